@@ -1,0 +1,1 @@
+"""The pure part: what protocols are made of. No clock, thread, socket, asyncio or redis."""

@@ -1,0 +1,134 @@
+"""The runtime port: all that a protocol may ask of the world, and `run()`.
+
+Every protocol of holdfast is written once, as a plain `async def` over this port. Three runtimes
+implement it: blocking (drivers/blocking.py), asyncio (drivers/asyncio.py) and, for the simulator,
+one with virtual time. A protocol awaits these verbs and other protocols, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from ..errors import Unavailable
+from .events import Event
+from .script import Call
+
+T = TypeVar("T")
+
+
+class Signal(Protocol):
+    """A sticky wake-up for one waiter: `set` may come before the wait, and is then not lost."""
+
+    def set(self) -> None:
+        """Wake the waiter, now or when it comes. Any thread may call it."""
+        ...
+
+
+class Scope(Protocol):
+    """The body of a `with` block, as far as the runtime can interrupt it."""
+
+    def interrupt(self) -> None:
+        """Ask the body to end: asyncio cancels its task; a thread cannot be interrupted."""
+        ...
+
+    async def close(self, error: BaseException | None) -> bool:
+        """Leave the scope. True if `error` is the interruption that this scope itself asked for."""
+        ...
+
+
+class Runtime(Protocol):
+    """The world. Times are integer nanoseconds on one monotonic clock, durations float seconds."""
+
+    @property
+    def epoch(self) -> int:
+        """Changes when earlier holds belong to somebody else: after a fork, in a new event loop."""
+        ...
+
+    @property
+    def inbox(self) -> str:
+        """The channel on which servers reach this client."""
+        ...
+
+    def now(self) -> int:
+        """Monotonic time in ns; counts through suspend, and is never slowed by clock adjustment."""
+        ...
+
+    def me(self) -> object:
+        """The calling flow: a thread, a task, a simulated process."""
+        ...
+
+    def token(self, label: str) -> str:
+        """A new owner id: 128 random bits, then host, process and label for people to read."""
+        ...
+
+    def jitter(self, low: float, high: float) -> float:
+        """A random number between the two."""
+        ...
+
+    async def call(self, call: Call[T]) -> T:
+        """One exchange. Raises NodeError (its `sent` tells whether the server may have acted)."""
+        ...
+
+    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | Unavailable]:
+        """All calls at once; each answer, or what went wrong, in the order of the calls."""
+        ...
+
+    def signal(self) -> Signal:
+        """A new wake-up, private to this process."""
+        ...
+
+    def listen(self, mailbox: str) -> Signal:
+        """From now on, messages to `mailbox` in this client's inbox set the signal returned."""
+        ...
+
+    def unlisten(self, mailbox: str) -> None:
+        """Forget the mailbox."""
+        ...
+
+    async def wait(self, signal: Signal, timeout: float, *, inbox: bool = False) -> bool:
+        """Wait for the signal (True) or the timeout (False). May wake early, never late.
+
+        With `inbox` the client's inbox is opened first where it is not, and the wait ends at once
+        when it had to be: a message may have passed before. It also ends when the inbox is lost.
+        """
+        ...
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside the caller until it ends or the client is closed."""
+        ...
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end even if the caller is cancelled meanwhile; then stay cancelled."""
+        ...
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """A mutual exclusion between threads; nothing where flows cannot interleave."""
+        ...
+
+    def scope(self) -> Scope:
+        """The block that the calling flow is about to enter."""
+        ...
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody observes this kind of event, so that nobody pays for making it."""
+        ...
+
+    def emit(self, event: Event) -> None:
+        """Tell the observers. Never raises."""
+        ...
+
+
+def run(protocol: Coroutine[Any, Any, T]) -> T:
+    """Finish a protocol over the blocking runtime, whose awaits return where they stand.
+
+    This is why a reader meets `async def` under a blocking call: the coroutine never suspends, so
+    one `send` runs it from start to end in the caller's thread.
+    """
+    try:
+        protocol.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    protocol.close()
+    raise AssertionError(f"{protocol!r} suspended: a protocol awaits its runtime, and nothing else")

@@ -1,0 +1,107 @@
+"""What both runtimes share: the clock, owner ids, settings, and the list of deployments."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..core.events import Event, Hub
+from ..core.script import Call
+from ..errors import NotReplicated
+from ..wire.topology import Deployment
+
+T = TypeVar("T")
+INBOX_PREFIX = "holdfast:inbox:"
+epochs = itertools.count(1)
+
+
+def _monotonic() -> Callable[[], int]:
+    """The largest of the clocks that only go forward.
+
+    BOOTTIME counts through suspend but is slewed by NTP; MONOTONIC_RAW is not slewed but stops in
+    suspend. Neither may make a lease look longer than it is, so the larger advance counts.
+    """
+    boot, raw = getattr(time, "CLOCK_BOOTTIME", None), getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    if boot is None or raw is None:
+        return time.monotonic_ns
+    read = time.clock_gettime_ns
+    offset = read(boot) - read(raw)
+
+    def now() -> int:
+        return max(read(boot), read(raw) + offset)
+
+    return now
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What `connect()` was told, as the runtimes need it."""
+
+    timeout: float = 2.0
+
+
+class Common:
+    """The part of a runtime that does not depend on its colour."""
+
+    def __init__(self, deployments: list[Deployment], settings: Settings, hub: Hub) -> None:
+        self.deployments = deployments
+        self.settings = settings
+        self.hub = hub
+        self.now = _monotonic()
+        self.wants = hub.wants
+        self._random = random.Random()
+        self._renew_identity()
+        _runtimes.add(self)
+
+    def _renew_identity(self) -> None:
+        self.epoch = next(epochs)
+        self.inbox = INBOX_PREFIX + os.urandom(12).hex()
+        # ':' separates the parts of an owner id.
+        self._where = f"{socket.gethostname().replace(':', '-')[:64]}:{os.getpid()}"
+        self._random.seed(os.urandom(16))
+
+    def token(self, label: str) -> str:
+        # Fresh bits from the system for every hold: a seed taken before a fork makes twins.
+        return f"{os.urandom(16).hex()}:{self._where}:{label}"
+
+    def jitter(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def emit(self, event: Event) -> None:
+        self.hub.emit(event)
+
+    def after_fork(self) -> None:
+        """In a forked child: own nothing, share nothing."""
+        self._renew_identity()
+
+
+def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
+    """The parsed reply of a call whose WAIT returned `confirmed`, or NotReplicated."""
+    if isinstance(confirmed, Exception) or int(confirmed) < wanted:
+        got = confirmed if isinstance(confirmed, int) else 0
+        raise NotReplicated(
+            f"{call.keys[0]!r}: {got} of {wanted} replicas confirmed the write"
+            + (f" ({confirmed})" if isinstance(confirmed, Exception) else ""),
+            wanted=wanted,
+            got=got,
+            name=call.keys[0],
+        )
+    return call.script.parse(reply)
+
+
+_runtimes: weakref.WeakSet[Common] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for runtime in list(_runtimes):
+        runtime.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""Locks. One file each, read top to bottom: guarantee, keys, Lua, protocol, faces."""

@@ -1,0 +1,719 @@
+"""Lock: one holder at a time on one primary; fair, renewed, fenced.
+
+Guarantees    mutual exclusion while a hold is valid (docs/guarantees.md names the assumptions);
+              waiters are served in the order in which they came; a waiter that died costs at most
+              one claim window, its whole process not more; fences grow with every grant of the
+              name, across FLUSHALL, eviction and failover as long as clocks do not go back; a
+              crashed holder blocks for at most its lease (plus grace).
+Not           safety after a failover that lost the write (use fences, or several primaries);
+              reentrancy: a second acquire by the same flow waits for itself.
+Costs         uncontended: 1 round trip to acquire, 1 to release. Waiting: 1 more when woken, and
+              a look now and then (the head of the queue every 0.5 s, others ever more rarely, all
+              waiters of one lock together at most about 40 a second). Renewal: batched.
+
+Keys          name             string  owner id; PX = lease + grace, or the claim window
+              {name}:fence     string  largest fence granted; PX 24 h, refreshed
+              {name}:queue     zset    waiting owners by ticket; PX = the longest patience
+              {name}:waiters   hash    w<owner>: deadline, last seen (server ms), inbox; claim: who
+                                       must claim its reservation; !<inbox>: when one failed to;
+                                       forced: whose hold was released by force. PX like the queue
+Channel       holdfast:inbox:<client>  the owner id of the waiter that shall look now
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from ..core.compensate import compensate
+from ..core.events import Acquiring, Granted, Refused, Waiting
+from ..core.keys import aux, checked_name
+from ..core.lease import NS_PER_MS, NS_PER_S, Seconds, milliseconds, seconds
+from ..core.runtime import Signal, run
+from ..core.script import Call, Script, text
+from ..errors import LockLost, LockTimeout, NodeError, UsageError
+from .hold import AsyncHold, Hold, Kit, OnLost, Standing, Terms
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CLAIM_MS = 2000
+FENCE_MS = 24 * 3600 * 1000
+FOREVER_MS = 10**12
+OUTAGE_NS = 5 * NS_PER_S
+
+# Shared by the scripts below. Every script ends with ARGV: ..., claim window, fence lifetime.
+_NAMES = """
+local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, claim_ms, fence_ms = ARGV[1], ARGV[#ARGV - 1], ARGV[#ARGV]
+
+-- Keys live as long as the longest patience asked for; nothing shortens them.
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
+end
+"""
+
+_COMMON = (
+    _NAMES
+    + """
+local clock = redis.call('TIME')
+local us = clock[1] * 1000000 + clock[2]
+local now = math.floor(us / 1000)
+
+-- Microseconds as the floor: fences grow even when the stored one was lost.
+local function grant(who, ms)
+  local stored = tonumber(redis.call('GET', fence) or '0') or 0
+  local new = string.format('%.0f', math.max(stored + 1, us))
+  redis.call('SET', lock, who, 'PX', ms)
+  redis.call('SET', fence, new, 'PX', fence_ms)
+  return new
+end
+
+local function forget(who)
+  redis.call('ZREM', queue, who)
+  redis.call('HDEL', waiters, 'w' .. who)
+end
+
+-- The first waiter that is alive. A waiter is dead when its deadline is over, or when another of
+-- the same inbox let its reservation lapse and this one has not been heard of since: a killed
+-- process costs one claim window, not one for each of its waiters.
+local function next_waiter()
+  while true do
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not head then return nil end
+    local seen_by, inbox = nil, nil
+    local record = redis.call('HGET', waiters, 'w' .. head)
+    if record then
+      local deadline, seen
+      deadline, seen, inbox = string.match(record, '^(%d+) (%d+) (%S+)')
+      if deadline and tonumber(deadline) > now then
+        local lapsed = redis.call('HGET', waiters, '!' .. inbox)
+        if tonumber(seen) > (tonumber(lapsed or '0') or 0) then return head, inbox end
+      end
+    end
+    forget(head)
+  end
+end
+
+-- Hand the lock to a waiter: it is taken in its name, and lapses if it does not come for it. The
+-- message is a hint. pcall: a user without the right to publish must not stop half-way.
+local function reserve(head, inbox)
+  forget(head)
+  grant(head, claim_ms)
+  redis.call('HSET', waiters, 'claim', string.format('%.0f', now) .. ' ' .. inbox .. ' ' .. head)
+  keep(waiters, tonumber(claim_ms) * 10)
+  redis.pcall('PUBLISH', inbox, head)
+end
+
+local function pass_on()
+  local head, inbox = next_waiter()
+  if head then reserve(head, inbox) else redis.call('DEL', lock) end
+end
+"""
+)
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Not granted: how long until a look is worth while, the place in the queue, who holds."""
+
+    look_ms: int
+    position: int
+    holder: str
+
+
+def _answer(reply: Any) -> int | Busy:
+    if reply[0] == 1:
+        return int(reply[1])
+    return Busy(int(reply[1]), int(reply[2]), text(reply[3]))
+
+
+def _standing(reply: Any) -> Standing:
+    return Standing(reply[0] == 1, text(reply[1]), reply[2] == 1)
+
+
+# ARGV: owner, key lifetime ms, patience ms (0: try, or give up), inbox, claim, fence lifetime
+# -> {1, fence} or {0, look again in ms, position, holder}
+ACQUIRE: Final = Script(
+    "lock.acquire",
+    _COMMON
+    + """
+local life, patience, inbox = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local holder = redis.call('GET', lock)
+if holder == owner then
+  local claim = redis.call('HGET', waiters, 'claim')
+  if claim and string.match(claim, '^%d+ %S+ (.*)$') == owner then
+    -- Reserved for me: the real lease begins, even where the claim window was longer.
+    redis.call('HDEL', waiters, 'claim')
+    redis.call('PEXPIRE', lock, life)
+  else
+    keep(lock, tonumber(life))  -- the reply to an earlier grant was lost, or this one is late
+  end
+  local mine = redis.call('GET', fence)
+  return {1, mine or grant(owner, life)}
+end
+if not holder then
+  local claim = redis.call('HGET', waiters, 'claim')
+  if claim then  -- the lock is free, so whoever should have claimed it did not
+    local since, where, who = string.match(claim, '^(%d+) (%S+) (.*)$')
+    if who and who ~= owner then redis.call('HSET', waiters, '!' .. where, since) end
+    redis.call('HDEL', waiters, 'claim')
+  end
+  local head, inbox_of_head = next_waiter()
+  if head and head ~= owner then
+    reserve(head, inbox_of_head)
+    holder = head
+  end
+  if not holder then
+    if head then forget(owner) end
+    return {1, grant(owner, life)}
+  end
+end
+if patience <= 0 then
+  forget(owner)
+  return {0, 0, 0, holder}
+end
+if not redis.call('ZSCORE', queue, owner) then
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+  redis.call('ZADD', queue, string.format('%.0f', (tonumber(last[2] or '0') or 0) + 1), owner)
+end
+local position, length = redis.call('ZRANK', queue, owner), redis.call('ZCARD', queue)
+-- When to look again without being called. The head looks when the lock may have expired, and
+-- twice a second, for holders that announce nothing; the others more rarely the farther back, so
+-- that a thousand waiters together look about 40 times a second.
+local look = 500 + 250 * position
+local most = math.max(40000, 40 * length)
+if look > most then look = most end
+if position == 0 then
+  local left = redis.call('PTTL', lock)
+  if left >= 0 and left + 1 < look then look = left + 1 end
+end
+local alive = math.min(patience, 2 * look + 5000)
+redis.call('HSET', waiters, 'w' .. owner,
+  string.format('%.0f %.0f ', now + alive, now) .. inbox)
+keep(queue, alive + 2 * tonumber(claim_ms))
+keep(waiters, alive + 2 * tonumber(claim_ms))
+return {0, look, position, holder}
+""",
+    _answer,
+)
+
+# ARGV: owner, claim, fence lifetime -> {1 if it was mine, holder, 0}. Also how a waiter leaves:
+# then it is out of the queue, and a reservation that had reached it goes to the next.
+RELEASE: Final = Script(
+    "lock.release",
+    _COMMON
+    + """
+local holder = redis.call('GET', lock)
+if holder ~= owner then return {0, holder or '', 0} end
+pass_on()
+return {1, owner, 0}
+""",
+    _standing,
+)
+
+LEAVE: Final = Script(
+    "lock.leave",
+    _COMMON
+    + """
+forget(owner)
+local holder = redis.call('GET', lock)
+if holder ~= owner then return {0, holder or '', 0} end
+local claim = redis.call('HGET', waiters, 'claim')
+if claim and string.match(claim, '^%d+ %S+ (.*)$') == owner then
+  redis.call('HDEL', waiters, 'claim')
+end
+pass_on()
+return {1, owner, 0}
+""",
+    _standing,
+)
+
+# ARGV: owner, key lifetime ms, claim, fence lifetime -> {1 if mine, holder, 1 if forced}.
+# Absolute: sets the life from now on, never adds, never shortens.
+RENEW: Final = Script(
+    "lock.renew",
+    _NAMES
+    + """
+local holder = redis.call('GET', lock)
+if holder ~= owner then
+  local forced = redis.call('HGET', waiters, 'forced') == owner
+  return {0, holder or '', forced and 1 or 0}
+end
+keep(lock, tonumber(ARGV[2]))
+keep(fence, tonumber(fence_ms))
+return {1, owner, 0}
+""",
+    _standing,
+)
+
+# ARGV: '', claim, fence lifetime -> {1 if somebody held it, who, 0}
+FORCE: Final = Script(
+    "lock.force",
+    _COMMON
+    + """
+local holder = redis.call('GET', lock)
+if not holder then return {0, '', 0} end
+redis.call('HDEL', waiters, 'claim')
+pass_on()
+redis.call('HSET', waiters, 'forced', holder)
+keep(waiters, 60000)
+return {1, holder, 0}
+""",
+    _standing,
+)
+
+
+class LockInfo(msgspec.Struct, frozen=True):
+    """A lock as the server sees it, for people to look at: it may be different a moment later."""
+
+    name: str
+    holder: str | None
+    """Owner id of the holder (or of the waiter for which the lock is reserved); None if free."""
+    label: str
+    """The holder's label, if holdfast wrote the owner id and a label was given."""
+    expires_in: float | None
+    """Seconds until the key expires by itself; None if free, infinite for a foreign eternal lock."""
+    fence: int
+    """The largest fence granted so far; 0 if none is known."""
+    waiting: int
+    """How many owners are queued."""
+    waiters: tuple[str, ...]
+    """The first hundred of them, in order."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    holder: str | None
+    pttl: int
+    fence: int
+    waiting: int
+    waiters: tuple[str, ...]
+
+
+def _snapshot(reply: Any) -> _Snapshot:
+    holder, pttl, fence, waiting, waiters = reply
+    return _Snapshot(
+        None if holder is None else text(holder),
+        int(pttl),
+        int(fence) if str(text(fence or "0")).isdigit() else 0,
+        int(waiting),
+        tuple(map(text, waiters)),
+    )
+
+
+INFO: Final = Script(
+    "lock.info",
+    """
+return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[2]) or '0',
+  redis.call('ZCARD', KEYS[3]), redis.call('ZRANGE', KEYS[3], 0, 99)}
+""",
+    _snapshot,
+)
+
+
+class _Unset:
+    """Stands for "as the lock was made": None is a value (wait for ever)."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Final = _Unset()
+Wait = Seconds | None
+_EXTRA: Final = (CLAIM_MS, FENCE_MS)
+
+
+def checked_wait(wait: object) -> float | None:
+    """A wait in seconds, None for unbounded, or a UsageError."""
+    return None if wait is None else seconds(wait, "wait", least=0.0)
+
+
+def _checked_acks(acks: object) -> int:
+    if acks is None:
+        return 0
+    if acks == "all":
+        return -1
+    if isinstance(acks, bool) or not isinstance(acks, int) or acks < 1:
+        raise UsageError(f"acks={acks!r} must be a number of replicas >= 1, 'all' or None")
+    return acks
+
+
+def _checked_label(label: object) -> str:
+    if label is None:
+        return ""
+    if not isinstance(label, str) or len(label) > 200 or not label.isprintable():
+        raise UsageError(f"label={label!r} must be a printable str of at most 200 characters")
+    return label
+
+
+def _checked_on_lost(on_lost: object) -> OnLost:
+    if callable(on_lost) or on_lost in ("raise", "warn", "ignore"):
+        return on_lost
+    raise UsageError(f"on_lost={on_lost!r} must be 'raise', 'warn', 'ignore' or a function")
+
+
+class AsyncLock:
+    """A fair lock with a lease. `hf.lock(...)` makes one; it may be used any number of times."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        name: str,
+        *,
+        lease: Seconds = 30,
+        wait: Wait = None,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        grace: Seconds = 0,
+        acks: int | str | None = None,
+        on_lost: OnLost = "raise",
+        label: str | None = None,
+        face: Callable[[AsyncHold], Any] | None = None,
+    ) -> None:
+        self.name = checked_name(name)
+        self._kit = kit
+        self._wait = checked_wait(wait)
+        self._label = _checked_label(label)
+        self._face = face or (lambda hold: hold)
+        if not isinstance(renew, bool):
+            raise UsageError(f"renew={renew!r} must be True or False")
+        most = kit.max_lease
+        limit = None if max_hold is None else seconds(max_hold, "max_hold", least=0.001)
+        self._terms = Terms(
+            name=name,
+            keys=(name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
+            lease_ms=kit.validity.checked_lease_ms(lease, most=most),
+            grace_ms=milliseconds(seconds(grace, "grace", most=most)),
+            renew=renew,
+            max_hold_ns=None if limit is None else int(limit * NS_PER_S),
+            acks=_checked_acks(acks),
+            on_lost=_checked_on_lost(on_lost),
+            renew_script=RENEW,
+            release_script=RELEASE,
+            extra=_EXTRA,
+        )
+        self._entered: dict[object, list[AsyncHold]] = {}
+
+    # ── acquiring ──────────────────────────────────────────────────────────────────────────────
+
+    async def acquire(self, wait: Wait | _Unset = UNSET) -> AsyncHold:
+        """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
+
+        Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
+        reached; in either case nothing is left behind. Without `wait` the lock's own holds.
+        One round trip if the lock is free.
+        """
+        patience = self._wait if isinstance(wait, _Unset) else checked_wait(wait)
+        began = self._kit.rt.now()
+        got = await self._contend(self._kit.rt.token(self._label), patience)
+        if isinstance(got, AsyncHold):
+            return got
+        waited = (self._kit.rt.now() - began) / NS_PER_S
+        raise LockTimeout(
+            f"{self.name!r} was not granted within {patience or 0:g} s: "
+            f"held by {got.holder or 'nobody'}",
+            waited=waited,
+            holder=got.holder or None,
+            name=self.name,
+        )
+
+    async def try_acquire(self) -> AsyncHold | None:
+        """Take the lock if it is free and nobody waits for it; None otherwise. One round trip.
+
+        Raises Unavailable if the server could not be reached.
+        """
+        got = await self._contend(self._kit.rt.token(self._label), 0.0)
+        return got if isinstance(got, AsyncHold) else None
+
+    async def _contend(self, owner: str, wait: float | None) -> AsyncHold | Busy:
+        rt = self._kit.rt
+        began = rt.now()
+        if rt.wants(Acquiring):
+            rt.emit(Acquiring(self.name, owner, wait))
+        signal = rt.listen(owner) if wait != 0 else None
+        try:
+            got = await self._attempts(owner, began, wait, signal)
+        except BaseException as error:
+            await compensate(rt, error, lambda: self._withdraw(owner))
+            raise
+        finally:
+            if signal is not None:
+                rt.unlisten(owner)
+        waited = (rt.now() - began) / NS_PER_S
+        if isinstance(got, AsyncHold):
+            if rt.wants(Granted):
+                rt.emit(Granted(self.name, owner, got.fence, waited))
+        elif rt.wants(Refused):
+            rt.emit(Refused(self.name, owner, waited, got.holder or None))
+        return got
+
+    async def _attempts(
+        self, owner: str, began: int, wait: float | None, signal: Signal | None
+    ) -> AsyncHold | Busy:
+        """Ask until granted or out of time. Every question is the same, and safe to repeat."""
+        kit, rt = self._kit, self._kit.rt
+        ends = None if wait is None else began + int(wait * NS_PER_S)
+        failing_since: int | None = None
+        announced = False
+        while True:
+            sent = rt.now()
+            left = None if ends is None else max(0, ends - sent)
+            try:
+                answer = await rt.call(self._acquire_call(owner, left, wait))
+            except NodeError as error:
+                error.name = self.name
+                failing_since = sent if failing_since is None else failing_since
+                await self._outlast(error, failing_since, ends)
+                continue
+            failing_since = None
+            if not isinstance(answer, Busy):
+                if rt.now() < kit.validity.deadline(sent, self._terms.lease_ms):
+                    return AsyncHold(kit, self._terms, owner, answer, sent, self._face)
+                # Granted, but the answer was under way for longer than the lease.
+                await rt.shield(self._withdraw(owner))
+                answer = Busy(0, 0, owner)
+            if left == 0 or signal is None:
+                return answer
+            if not announced and rt.wants(Waiting):
+                announced = True
+                rt.emit(Waiting(self.name, owner, answer.position, answer.holder))
+            pause = answer.look_ms / 1000 * rt.jitter(1.0, 1.1)
+            if ends is not None:
+                pause = min(pause, (ends - rt.now()) / NS_PER_S)
+            await rt.wait(signal, pause, inbox=True)
+
+    async def _outlast(self, error: NodeError, failing_since: int, ends: int | None) -> None:
+        """After a failed exchange: pause and return to ask again, or give up by raising.
+
+        The owner id stays the same, so a grant whose reply was lost is found, not doubled.
+        """
+        rt = self._kit.rt
+        now = rt.now()
+        over = ends is not None and now >= ends
+        if over and not (error.sent and now - failing_since < NS_PER_S // 4):
+            raise error
+        if now - failing_since >= OUTAGE_NS:
+            raise error
+        pause = rt.jitter(0.02, 0.2)
+        if ends is not None:
+            pause = min(pause, max(0.0, (ends - now) / NS_PER_S))
+        if pause > 0:
+            await rt.wait(rt.signal(), pause)
+
+    def _acquire_call(self, owner: str, left: int | None, wait: float | None) -> Call[int | Busy]:
+        terms, timeout = self._terms, self._kit.timeout
+        patience = FOREVER_MS
+        if left is not None:
+            patience = math.ceil(left / NS_PER_MS)
+            if wait:  # a short wait must not become a long one because a server hangs
+                timeout = min(timeout, left / NS_PER_S + 0.25)
+        life = terms.lease_ms + terms.grace_ms
+        args = (owner, life, patience, self._kit.rt.inbox, *_EXTRA)
+        return Call(ACQUIRE, terms.keys, args, timeout, acks=terms.acks, tied=True)
+
+    async def _withdraw(self, owner: str) -> None:
+        """Undo whatever this owner may have: a place in the queue, a reservation, the lock."""
+        timeout = min(1.0, self._kit.timeout)
+        await self._kit.rt.call(Call(LEAVE, self._terms.keys, (owner, *_EXTRA), timeout, tied=True))
+
+    # ── for people and for operators ───────────────────────────────────────────────────────────
+
+    async def info(self) -> LockInfo:
+        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing."""
+        now = await self._kit.rt.call(Call(INFO, self._terms.keys, (), self._kit.timeout))
+        parts = (now.holder or "").split(":", 3)
+        return LockInfo(
+            name=self.name,
+            holder=now.holder,
+            label=parts[3] if len(parts) == 4 else "",
+            expires_in=None
+            if now.holder is None
+            else (math.inf if now.pttl < 0 else now.pttl / 1000),
+            fence=now.fence,
+            waiting=now.waiting,
+            waiters=now.waiters,
+        )
+
+    async def force_release(self) -> str | None:
+        """Take the lock away from whoever holds it, for operators. Returns the owner id, or None.
+
+        The next waiter gets it. The old holder learns of it at its next renewal, and its fence is
+        old at once. One round trip.
+        """
+        found = await self._kit.rt.call(
+            Call(FORCE, self._terms.keys, ("", *_EXTRA), self._kit.timeout)
+        )
+        return found.holder if found.mine else None
+
+    # ── as a context manager and a decorator ───────────────────────────────────────────────────
+
+    async def __aenter__(self) -> AsyncHold:
+        hold = await self.acquire()
+        hold.scope = self._kit.rt.scope()
+        self._entered.setdefault(self._kit.rt.me(), []).append(hold)
+        return hold
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._left()._leave(error)
+
+    def _left(self) -> AsyncHold:
+        """The hold of the block that this flow leaves now: the lock object may be shared."""
+        flow = self._kit.rt.me()
+        if flow not in self._entered and len(self._entered) == 1:
+            flow = next(iter(self._entered))  # entered by one task, left by another: unambiguous
+        holds = self._entered.get(flow)
+        if not holds:
+            raise UsageError(f"{self.name!r}: this flow has not entered the lock", name=self.name)
+        hold = holds.pop()
+        if not holds:
+            del self._entered[flow]
+        return hold
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate a coroutine function: each call runs under the lock.
+
+        If the lock was lost while the function ran to its end, the LockLost that is raised carries
+        what it returned as `result`.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise UsageError(
+                f"{function!r} is not a coroutine function: decorate it with a lock of "
+                "holdfast.connect(), not of holdfast.aio.connect()",
+                name=self.name,
+            )
+
+        @functools.wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            result: Any = None
+            try:
+                async with self:
+                    result = await function(*args, **kwargs)
+            except LockLost as lost:
+                if lost.name == self.name:
+                    lost.result = result
+                raise
+            return result  # type: ignore[no-any-return]
+
+        return locked
+
+    def __repr__(self) -> str:
+        return f"<lock {self.name!r}>"
+
+
+class Lock:
+    """A fair lock with a lease. `hf.lock(...)` makes one; it may be used any number of times."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        name: str,
+        *,
+        lease: Seconds = 30,
+        wait: Wait = None,
+        renew: bool = True,
+        max_hold: Seconds | None = None,
+        grace: Seconds = 0,
+        acks: int | str | None = None,
+        on_lost: OnLost = "raise",
+        label: str | None = None,
+    ) -> None:
+        self._lock = AsyncLock(
+            kit,
+            name,
+            lease=lease,
+            wait=wait,
+            renew=renew,
+            max_hold=max_hold,
+            grace=grace,
+            acks=acks,
+            on_lost=on_lost,
+            label=label,
+            face=Hold,
+        )
+
+    @property
+    def name(self) -> str:
+        """The lock's name, and the key it stands at."""
+        return self._lock.name
+
+    def acquire(self, wait: Wait | _Unset = UNSET) -> Hold:
+        """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
+
+        Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
+        reached; in either case nothing is left behind. Without `wait` the lock's own holds.
+        One round trip if the lock is free.
+        """
+        return Hold(run(self._lock.acquire(wait)))
+
+    def try_acquire(self) -> Hold | None:
+        """Take the lock if it is free and nobody waits for it; None otherwise. One round trip.
+
+        Raises Unavailable if the server could not be reached.
+        """
+        hold = run(self._lock.try_acquire())
+        return None if hold is None else Hold(hold)
+
+    def info(self) -> LockInfo:
+        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing."""
+        return run(self._lock.info())
+
+    def force_release(self) -> str | None:
+        """Take the lock away from whoever holds it, for operators. Returns the owner id, or None.
+
+        The next waiter gets it. The old holder learns of it at its next renewal, and its fence is
+        old at once. One round trip.
+        """
+        return run(self._lock.force_release())
+
+    def __enter__(self) -> Hold:
+        return Hold(run(self._lock.__aenter__()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        run(self._lock.__aexit__(kind, error, traceback))
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: each call runs under the lock.
+
+        If the lock was lost while the function ran to its end, the LockLost that is raised carries
+        what it returned as `result`.
+        """
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise UsageError(
+                f"{function!r} does not run when it is called: use a lock of "
+                "holdfast.aio.connect() for coroutine functions, and `with` inside generators",
+                name=self.name,
+            )
+
+        @functools.wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+            result: Any = None
+            try:
+                with self:
+                    result = function(*args, **kwargs)
+            except LockLost as lost:
+                if lost.name == self.name:
+                    lost.result = result
+                raise
+            return result  # type: ignore[no-any-return]
+
+        return locked
+
+    def __repr__(self) -> str:
+        return repr(self._lock)

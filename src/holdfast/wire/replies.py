@@ -1,0 +1,80 @@
+"""What an error reply means for the exchange: try elsewhere, load the script, or give up."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import hiredis
+import msgspec
+
+from ..core.script import Argument, Call
+from ..errors import NodeError, UsageError
+
+ReplyError: type[Exception] = hiredis.ReplyError
+
+
+class Redirect(msgspec.Struct, frozen=True):
+    """A cluster node that does not serve the slot: it did nothing, and says who does."""
+
+    host: str
+    port: int
+    asking: bool
+    slot: int
+
+
+class Again(msgspec.Struct, frozen=True):
+    """The node did nothing, and the same call may succeed there in a moment."""
+
+    pause: float
+
+
+def command(*words: Argument) -> bytes:
+    """The bytes of one command."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
+    return packed
+
+
+def pack(call: Call[Any], *, whole: bool = False) -> bytes:
+    """The bytes of a call: EVALSHA, or the whole script where the server does not know it."""
+    script = call.script
+    if whole:
+        return command(b"EVAL", script.lua, len(call.keys), *call.keys, *call.args)
+    return command(b"EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+
+
+def is_noscript(reply: object) -> bool:
+    """Whether the server has forgotten the script (restart, SCRIPT FLUSH, another node)."""
+    return isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT")
+
+
+def redirect(reply: object, host: str) -> Redirect | Again | None:
+    """What a cluster wants us to do instead, or None where it is no such answer."""
+    message = str(reply)
+    if message.startswith(("MOVED ", "ASK ")):
+        kind, number, address = message.split(" ")[:3]
+        where, _, port = address.rpartition(":")
+        return Redirect(where or host, int(port), kind == "ASK", int(number))
+    if message.startswith("TRYAGAIN"):
+        return Again(0.02)
+    return None
+
+
+_REFUSALS = re.compile(
+    r"\b(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|OOM|MISCONF|NOREPLICAS|BUSY|NOAUTH|NOPERM|WRONGPASS)\b"
+)
+
+
+def refusal(call: Call[Any], node: str, reply: Exception) -> Exception:
+    """The error to raise for an error reply that nothing can be done about."""
+    name = call.keys[0] if call.keys else ""
+    message = str(reply)
+    if "WRONGTYPE" in message:
+        return UsageError(
+            f"{name!r} or one of its helper keys holds another kind of value on {node}: "
+            f"give the lock a name of its own ({message})",
+            name=name,
+        )
+    found = _REFUSALS.search(message)
+    what = f"refuses ({found.group(1)})" if found else "answered with an error"
+    return NodeError(f"{node} {what}: {message}", node=node, sent=not found, name=name)
