@@ -57,7 +57,7 @@ class Proxy:
         self._delay: dict[Way, float] = {"up": 0.0, "down": 0.0}
         self._held: set[Way] = set()
         self._dropped: set[Way] = set()
-        self._swallow_next = False
+        self._swallow_in = 0
         self._pairs: set[_Pair] = set()
         self._threads: set[threading.Thread] = set()
         self._closed = False
@@ -109,16 +109,21 @@ class Proxy:
             self._delay = {"up": 0.0, "down": 0.0}
             self._held.clear()
             self._dropped.clear()
-            self._swallow_next = False
+            self._swallow_in = 0
             self._changed.notify_all()
 
-    def drop_next_reply(self) -> None:
-        """Lose the next chunk that the server sends, and close the connection it was for.
+    def drop_next_reply(self, number: int = 1) -> None:
+        """Lose the next chunk (or the `number`-th) that the server sends, and close its connection.
 
         The server has then acted, and the client cannot know.
         """
         with self._changed:
-            self._swallow_next = True
+            self._swallow_in = number
+
+    @property
+    def dropped_a_reply(self) -> bool:
+        """Whether the reply to be lost has come by."""
+        return self._swallow_in == 0
 
     def reset(self) -> None:
         """Break every open connection with a TCP reset; it has been sent on return."""
@@ -223,10 +228,11 @@ class Proxy:
     def _pass(self, pair: _Pair, way: Way, *, at_end: bool) -> bool:
         """Wait as told to; True when the chunk (or end of stream) is to be passed on."""
         with self._changed:
-            if way == "down" and self._swallow_next and not at_end:
-                self._swallow_next = False
-                pair.closed = True
-                return False
+            if way == "down" and self._swallow_in and not at_end:
+                self._swallow_in -= 1
+                if not self._swallow_in:
+                    pair.closed = True
+                    return False
             due = time.monotonic() + self._delay[way]
             while not (pair.closed or self._closed):
                 dropped = way in self._dropped

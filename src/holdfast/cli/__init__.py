@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = ("serve",)
+COMMANDS = ("demo", "serve")
 
 
 def main() -> None:

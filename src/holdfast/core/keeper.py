@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from ..errors import Unavailable
+from ..errors import HoldfastError, NodeError
 from .lease import NS_PER_S
 from .runtime import Runtime, Signal
 from .script import Call
@@ -37,7 +37,7 @@ class Keepable(Protocol):
         """The call that renews, or None if there is nothing to renew any more."""
         ...
 
-    def renewed(self, sent: int, answer: Any | Unavailable) -> None:
+    def renewed(self, sent: int, answer: Any | HoldfastError) -> None:
         """Take the answer to a renewal sent at `sent`; sets the next `renew_at`."""
         ...
 
@@ -189,7 +189,12 @@ class Keeper:
         if not batch:
             return
         sent = self._rt.now()
-        answers = await self._rt.fan_out([call for _, call in batch])
+        try:
+            answers = await self._rt.fan_out([call for _, call in batch])
+        except Exception as error:
+            # Not an answer and not a failed exchange: a defect. It must not end all renewals.
+            failed = NodeError(f"renewals could not be sent: {error!r}", sent=True)
+            answers = [failed] * len(batch)
         for (ref, _), answer in zip(batch, answers, strict=True):
             hold = ref()
             if hold is None:

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from ..errors import Unavailable
+from ..errors import HoldfastError
 from .events import Event
 from .script import Call
 
@@ -71,7 +71,7 @@ class Runtime(Protocol):
         """One exchange. Raises NodeError (its `sent` tells whether the server may have acted)."""
         ...
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | Unavailable]:
+    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
         """All calls at once; each answer, or what went wrong, in the order of the calls."""
         ...
 
@@ -84,7 +84,7 @@ class Runtime(Protocol):
         ...
 
     def unlisten(self, mailbox: str) -> None:
-        """Forget the mailbox."""
+        """Forget the mailbox, and the connection kept for calls tied to its name."""
         ...
 
     async def wait(self, signal: Signal, timeout: float, *, inbox: bool = False) -> bool:

@@ -14,19 +14,29 @@ import msgspec
 
 T = TypeVar("T")
 
-Argument = str | bytes | int
+# Text and bytes only. hiredis makes text of numbers with PyObject_Repr, which runs pending signal
+# handlers, and does not look whether that failed: a Ctrl-C at that moment would end the interpreter
+# with a segmentation fault (seen with hiredis 3.5.0).
+Argument = str | bytes
 
 
 class Script(Generic[T]):
-    """One atomic step on the server. Safe to run twice, declares all its keys, sets TTLs."""
+    """One atomic step on the server. Safe to run twice, declares all its keys, sets TTLs.
 
-    __slots__ = ("lua", "name", "parse", "sha")
+    It is sent by its digest, and whole where the server does not know it. `whole` has it sent whole
+    always: an undo must take effect even if no answer ever comes back to say NOSCRIPT.
+    """
 
-    def __init__(self, name: str, lua: str, parse: Callable[[Any], T]) -> None:
+    __slots__ = ("lua", "name", "parse", "sha", "whole")
+
+    def __init__(
+        self, name: str, lua: str, parse: Callable[[Any], T], *, whole: bool = False
+    ) -> None:
         self.name = name
         self.lua = lua
         self.sha = hashlib.sha1(lua.encode(), usedforsecurity=False).hexdigest()
         self.parse = parse
+        self.whole = whole
 
     def __repr__(self) -> str:
         return f"Script({self.name!r})"
@@ -36,8 +46,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One run of a script on the deployment number `node` (0 unless there are several primaries).
 
     `acks` replicas must confirm the write (0: none asked, -1: every replica that is connected).
-    `tied` asks for order: should this exchange be abandoned half-way, the next tied call of the
-    same flow follows it on the same connection, so an undo can never overtake what it undoes.
+    `tied` asks for order: should this exchange be abandoned half-way, the next call tied to the same
+    word follows it on the same connection, so an undo can never overtake what it undoes.
     """
 
     script: Script[T]
@@ -46,7 +56,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     timeout: float
     node: int = 0
     acks: int = 0
-    tied: bool = False
+    tied: str = ""
 
 
 def text(reply: bytes | str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..core.events import Hub, InboxFailed
 from ..core.script import Call
-from ..errors import NodeError, Unavailable, UsageError
+from ..errors import HoldfastError, NodeError, UsageError
 from ..wire.endpoint import Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
@@ -108,6 +108,7 @@ class AsyncioRuntime(Common):
         self._pipes: dict[Endpoint, Pipe] = {}
         self._opening: dict[Endpoint, asyncio.Future[Pipe]] = {}
         self._spare: dict[Endpoint, list[Pipe]] = {}
+        self._abandoned: dict[str, Pipe] = {}
         self._mailboxes: dict[str, TaskSignal] = {}
         self._inbox_pipe: Pipe | None = None
         self._inbox_opening: asyncio.Future[bool] | None = None
@@ -158,24 +159,33 @@ class AsyncioRuntime(Common):
             return await self._replicated(call, deployment)
         endpoint = deployment.endpoint(call.keys) or await self._mapped(call, deployment)
         pipe = self._pipes.get(endpoint)
-        if pipe is None or pipe.closed:
+        if call.tied and self._abandoned:
+            pipe = self._tied(call.tied, endpoint, pipe)
+        if pipe is None or pipe.closed or (pipe.retired and not call.tied):
             pipe = await self._open(endpoint, deployment)
         try:
             reply = await pipe.request(pack(call), call.timeout)
         except NodeError:
+            if call.tied and not pipe.closed:
+                self._abandoned[call.tied] = pipe
             deployment.failed(endpoint)
             raise
         if isinstance(reply, ReplyError):
             reply = await self._insist(deployment, call, reply)
         return call.script.parse(reply)
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | Unavailable]:
+    def _tied(self, word: str, endpoint: Endpoint, pipe: Pipe | None) -> Pipe | None:
+        """The connection on which an earlier call tied to the word is still under way."""
+        kept = self._abandoned.pop(word, None)
+        return kept if kept is not None and kept.endpoint is endpoint else pipe
+
+    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
         return list(await asyncio.gather(*map(self._settle, calls)))
 
-    async def _settle(self, call: Call[T]) -> T | Unavailable:
+    async def _settle(self, call: Call[T]) -> T | HoldfastError:
         try:
             return await self.call(call)
-        except Unavailable as error:
+        except HoldfastError as error:
             return error
 
     async def _insist(self, deployment: Deployment, call: Call[Any], reply: Any) -> Any:
@@ -243,9 +253,9 @@ class AsyncioRuntime(Common):
 
     @staticmethod
     async def _write_and_wait(pipe: Pipe, call: Call[Any]) -> tuple[Any, int, Any]:
-        wait_ms = max(1, int(call.timeout * 500))
+        wait_ms = str(max(1, int(call.timeout * 500)))
         wanted = call.acks
-        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", wanted, wait_ms)
+        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
         # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
         reply, confirmed = await asyncio.gather(
             pipe.request(pack(call, whole=True), call.timeout),
@@ -254,7 +264,7 @@ class AsyncioRuntime(Common):
         if wanted < 0 and not isinstance(confirmed, ReplyError):
             # "all" means every replica connected now, and at least one: none at all is a shortfall.
             wanted = max(1, len(confirmed[2]) if confirmed[0] == b"master" else 1)
-            confirmed = await pipe.request(command(b"WAIT", wanted, wait_ms), call.timeout)
+            confirmed = await pipe.request(command(b"WAIT", str(wanted), wait_ms), call.timeout)
         return reply, wanted, confirmed
 
     # ── connections and topology ───────────────────────────────────────────────────────────────
@@ -263,7 +273,7 @@ class AsyncioRuntime(Common):
         """The shared connection to a server; who comes while it is being opened waits for it."""
         while True:
             pipe = self._pipes.get(endpoint)
-            if pipe is not None and not pipe.closed:
+            if pipe is not None and not pipe.closed and not pipe.retired:
                 return pipe
             opening = self._opening.get(endpoint)
             if opening is None:
@@ -327,6 +337,8 @@ class AsyncioRuntime(Common):
 
     def unlisten(self, mailbox: str) -> None:
         self._mailboxes.pop(mailbox, None)
+        if self._abandoned:
+            self._abandoned.pop(mailbox, None)
 
     async def wait(self, signal: Any, timeout: float, *, inbox: bool = False) -> bool:
         if inbox and self._inbox_pipe is None and await self._open_inbox():
@@ -433,9 +445,11 @@ class AsyncioRuntime(Common):
         tasks = [task for task in self._tasks if task is not mine and not task.done()]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
-        for pipe in self._all_pipes():
-            pipe.abort()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=1.0)
+        finally:
+            for pipe in self._all_pipes():
+                pipe.abort()
         # One turn of the loop, in which the transports run their ends.
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ..core.events import Hub, InboxFailed
 from ..core.runtime import run
 from ..core.script import Call
-from ..errors import NodeError, Unavailable, UsageError
+from ..errors import HoldfastError, NodeError, UsageError
 from ..wire.endpoint import Endpoint
 from ..wire.link import Link, LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
@@ -71,7 +71,7 @@ class BlockingRuntime(Common):
 
     def _reset(self) -> None:
         self._pools: dict[Endpoint, LinkPool] = {}
-        self._abandoned: dict[int, Link] = {}
+        self._abandoned: dict[str, Link] = {}
         self._mailboxes: dict[str, ThreadSignal] = {}
         self._mutex = threading.Lock()
         self._inbox_link: Link | None = None
@@ -91,8 +91,8 @@ class BlockingRuntime(Common):
     async def call(self, call: Call[T]) -> T:
         return self._execute(call)
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | Unavailable]:
-        results: dict[int, T | Unavailable] = {}
+    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
+        results: dict[int, T | HoldfastError] = {}
         for first in range(0, len(calls), BATCH):
             self._batch(calls, range(first, min(first + BATCH, len(calls))), results)
         return [results[place] for place in range(len(calls))]
@@ -167,7 +167,7 @@ class BlockingRuntime(Common):
 
     def _take(self, pool: LinkPool, call: Call[Any], deployment: Deployment) -> Link:
         if call.tied and self._abandoned:
-            link = self._abandoned.pop(threading.get_ident(), None)
+            link = self._abandoned.pop(call.tied, None)
             if link is not None:
                 if link.endpoint is pool.endpoint:
                     return link
@@ -189,21 +189,15 @@ class BlockingRuntime(Common):
         """The exchange broke. The link is dropped, or kept aside for the undo that must follow."""
         timed_out = error is None or isinstance(error.__cause__, TimeoutError)
         if call.tied and timed_out:
-            stale = self._abandoned.pop(threading.get_ident(), None)
+            stale = self._abandoned.pop(call.tied, None)
             if stale is not None:
                 stale.close()
-            self._abandoned[threading.get_ident()] = link
+            self._abandoned[call.tied] = link
         else:
             link.close()
         if error is not None:
             pool.clear()  # its other links are to the same dead or replaced server
             deployment.failed(pool.endpoint)
-
-    def abandon(self) -> None:
-        """The flow has done what it could about its broken exchange: drop the link kept for it."""
-        link = self._abandoned.pop(threading.get_ident(), None)
-        if link is not None:
-            link.close()
 
     def _replicated(self, call: Call[T], deployment: Deployment) -> T:
         """The call, and WAIT behind it on the same connection: WAIT speaks of that one only."""
@@ -232,10 +226,10 @@ class BlockingRuntime(Common):
     @staticmethod
     def _write_and_wait(link: Link, call: Call[Any]) -> tuple[Any, int, Any]:
         ends = time.monotonic() + call.timeout
-        wait_ms = max(1, int(call.timeout * 500))
+        wait_ms = str(max(1, int(call.timeout * 500)))
         wanted = call.acks
         owed = link.owed
-        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", wanted, wait_ms)
+        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
         # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
         link.send(pack(call, whole=True) + second, 2, call.timeout)
         for _ in range(owed):
@@ -245,12 +239,12 @@ class BlockingRuntime(Common):
         if wanted < 0 and not isinstance(confirmed, ReplyError):
             # "all" means every replica connected now, and at least one: none at all is a shortfall.
             wanted = max(1, len(confirmed[2]) if confirmed[0] == b"master" else 1)
-            link.send(command(b"WAIT", wanted, wait_ms), 1, call.timeout)
+            link.send(command(b"WAIT", str(wanted), wait_ms), 1, call.timeout)
             confirmed = link.read(max(0.001, ends - time.monotonic()))
         return reply, wanted, confirmed
 
     def _batch(
-        self, calls: Sequence[Call[T]], places: range, results: dict[int, T | Unavailable]
+        self, calls: Sequence[Call[T]], places: range, results: dict[int, T | HoldfastError]
     ) -> None:
         """Write to every node, then read from every node; then what needs more than one try."""
         groups: dict[Endpoint, list[int]] = {}
@@ -281,7 +275,7 @@ class BlockingRuntime(Common):
         for place in single:
             try:
                 results[place] = self._execute(calls[place])
-            except Unavailable as error:
+            except HoldfastError as error:
                 results[place] = error
 
     def _collect(
@@ -291,7 +285,7 @@ class BlockingRuntime(Common):
         pool: LinkPool,
         members: list[int],
         ends: float,
-        results: dict[int, T | Unavailable],
+        results: dict[int, T | HoldfastError],
     ) -> list[int]:
         """Read the replies of one node; returns the places whose calls must be asked again."""
         again: list[int] = []
@@ -358,6 +352,10 @@ class BlockingRuntime(Common):
 
     def unlisten(self, mailbox: str) -> None:
         self._mailboxes.pop(mailbox, None)
+        if self._abandoned:
+            link = self._abandoned.pop(mailbox, None)
+            if link is not None:
+                link.close()
 
     async def wait(self, signal: Any, timeout: float, *, inbox: bool = False) -> bool:
         if inbox and self._inbox_link is None and self._open_inbox():
@@ -421,11 +419,7 @@ class BlockingRuntime(Common):
         thread.start()
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await work
-        finally:
-            if self._abandoned:
-                self.abandon()
+        return await work
 
     def guard(self) -> AbstractContextManager[Any]:
         return threading.Lock()

@@ -66,7 +66,7 @@ class Terms(msgspec.Struct, frozen=True):
     on_lost: OnLost
     renew_script: Script[Standing]
     release_script: Script[Standing]
-    extra: tuple[str | int, ...]
+    extra: tuple[str, ...]
 
 
 class AsyncHold:
@@ -237,6 +237,8 @@ class AsyncHold:
             self._release_sent = True
             await compensate(self._kit.rt, error, self._give_back)
             raise
+        finally:
+            self._kit.rt.unlisten(self.owner)
 
     async def _give_back(self) -> None:
         rt, terms = self._kit.rt, self._terms
@@ -304,12 +306,14 @@ class AsyncHold:
             return None
         return self._renew_call(self._terms.lease_ms, self._attempt)
 
-    def renewed(self, sent: int, answer: Standing | Unavailable) -> None:
+    def renewed(self, sent: int, answer: Standing | HoldfastError) -> None:
         """Take in the answer to a renewal. Errors are retried while the lease lasts."""
         rt = self._kit.rt
         if self._state != HELD:
             return
-        if isinstance(answer, Unavailable):
+        if isinstance(answer, UsageError):
+            self._lose("replaced by another kind of value")
+        elif isinstance(answer, HoldfastError):
             # An answer that never came proves nothing; what is known is kept, and asked again soon.
             self.renew_at = rt.now() + self._pause // 4
             if rt.wants(RenewalFailed):
@@ -379,13 +383,13 @@ class AsyncHold:
 
     def _renew_call(self, lease_ms: int, timeout: float) -> Call[Standing]:
         terms = self._terms
-        args = (self.owner, lease_ms + terms.grace_ms, *terms.extra)
+        args = (self.owner, str(lease_ms + terms.grace_ms), *terms.extra)
         return Call(terms.renew_script, terms.keys, args, timeout, acks=terms.acks)
 
     def _release_call(self, timeout: float) -> Call[Standing]:
         terms = self._terms
         return Call(
-            terms.release_script, terms.keys, (self.owner, *terms.extra), timeout, tied=True
+            terms.release_script, terms.keys, (self.owner, *terms.extra), timeout, tied=self.owner
         )
 
     def __repr__(self) -> str:
@@ -401,12 +405,15 @@ class AsyncHold:
             and self._epoch == self._kit.rt.epoch
             and self._kit.rt.now() < self.deadline
         ):
+            # A warning filter may keep whatever it is given; so no reference to the hold goes out,
+            # and one that comes back to life all the same is not renewed.
+            self._state = LOST
+            self._reason = "dropped without release"
             warnings.warn(
                 f"a hold of {self.name!r} was dropped without release(); "
                 "the lock stays taken until its lease ends",
                 ResourceWarning,
                 stacklevel=2,
-                source=self,
             )
 
 

@@ -232,6 +232,7 @@ pass_on()
 return {1, owner, 0}
 """,
     _standing,
+    whole=True,
 )
 
 # ARGV: owner, key lifetime ms, claim, fence lifetime -> {1 if mine, holder, 1 if forced}.
@@ -325,7 +326,7 @@ class _Unset:
 
 UNSET: Final = _Unset()
 Wait = Seconds | None
-_EXTRA: Final = (CLAIM_MS, FENCE_MS)
+_EXTRA: Final = (str(CLAIM_MS), str(FENCE_MS))
 
 
 def checked_wait(wait: object) -> float | None:
@@ -438,19 +439,18 @@ class AsyncLock:
         signal = rt.listen(owner) if wait != 0 else None
         try:
             got = await self._attempts(owner, began, wait, signal)
+            waited = (rt.now() - began) / NS_PER_S
+            if isinstance(got, AsyncHold):
+                if rt.wants(Granted):
+                    rt.emit(Granted(self.name, owner, got.fence, waited))
+            elif rt.wants(Refused):
+                rt.emit(Refused(self.name, owner, waited, got.holder or None))
+            return got
         except BaseException as error:
             await compensate(rt, error, lambda: self._withdraw(owner))
             raise
         finally:
-            if signal is not None:
-                rt.unlisten(owner)
-        waited = (rt.now() - began) / NS_PER_S
-        if isinstance(got, AsyncHold):
-            if rt.wants(Granted):
-                rt.emit(Granted(self.name, owner, got.fence, waited))
-        elif rt.wants(Refused):
-            rt.emit(Refused(self.name, owner, waited, got.holder or None))
-        return got
+            rt.unlisten(owner)
 
     async def _attempts(
         self, owner: str, began: int, wait: float | None, signal: Signal | None
@@ -512,14 +512,14 @@ class AsyncLock:
             patience = math.ceil(left / NS_PER_MS)
             if wait:  # a short wait must not become a long one because a server hangs
                 timeout = min(timeout, left / NS_PER_S + 0.25)
-        life = terms.lease_ms + terms.grace_ms
-        args = (owner, life, patience, self._kit.rt.inbox, *_EXTRA)
-        return Call(ACQUIRE, terms.keys, args, timeout, acks=terms.acks, tied=True)
+        life = str(terms.lease_ms + terms.grace_ms)
+        args = (owner, life, str(patience), self._kit.rt.inbox, *_EXTRA)
+        return Call(ACQUIRE, terms.keys, args, timeout, acks=terms.acks, tied=owner)
 
     async def _withdraw(self, owner: str) -> None:
         """Undo whatever this owner may have: a place in the queue, a reservation, the lock."""
         timeout = min(1.0, self._kit.timeout)
-        await self._kit.rt.call(Call(LEAVE, self._terms.keys, (owner, *_EXTRA), timeout, tied=True))
+        await self._kit.rt.call(Call(LEAVE, self._terms.keys, (owner, *_EXTRA), timeout, tied=owner))
 
     # ── for people and for operators ───────────────────────────────────────────────────────────
 
@@ -553,10 +553,15 @@ class AsyncLock:
     # ── as a context manager and a decorator ───────────────────────────────────────────────────
 
     async def __aenter__(self) -> AsyncHold:
-        hold = await self.acquire()
-        hold.scope = self._kit.rt.scope()
-        self._entered.setdefault(self._kit.rt.me(), []).append(hold)
-        return hold
+        depth = self._depth()
+        try:
+            hold = await self.acquire()
+            hold.scope = self._kit.rt.scope()
+            self._entered.setdefault(self._kit.rt.me(), []).append(hold)
+            return hold
+        except BaseException as error:
+            await self._unwind(depth, error)
+            raise
 
     async def __aexit__(
         self,
@@ -565,6 +570,22 @@ class AsyncLock:
         traceback: TracebackType | None,
     ) -> None:
         await self._left()._leave(error)
+
+    def _depth(self) -> int:
+        """How many blocks of this lock the flow is in: one, unless something went wrong."""
+        return len(self._entered.get(self._kit.rt.me(), ()))
+
+    async def _unwind(self, depth: int, error: BaseException) -> None:
+        """Give back what was entered beyond `depth` by a block that will not be left.
+
+        Ctrl-C can come between the grant and the block, or before its end begins. The lock object
+        would keep such a hold, and the keeper would renew it, for as long as the object lives.
+        """
+        holds = self._entered.get(self._kit.rt.me(), [])
+        while len(holds) > depth:
+            await compensate(self._kit.rt, error, holds.pop().release)
+        if not holds:
+            self._entered.pop(self._kit.rt.me(), None)
 
     def _left(self) -> AsyncHold:
         """The hold of the block that this flow leaves now: the lock object may be shared."""
@@ -677,8 +698,15 @@ class Lock:
         """
         return run(self._lock.force_release())
 
+    # Enter and exit are more than one expression: in a thread, Ctrl-C comes at any instruction.
+
     def __enter__(self) -> Hold:
-        return Hold(run(self._lock.__aenter__()))
+        depth = self._lock._depth()
+        try:
+            return Hold(run(self._lock.__aenter__()))
+        except BaseException as error:
+            run(self._lock._unwind(depth, error))
+            raise
 
     def __exit__(
         self,
@@ -686,7 +714,14 @@ class Lock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        run(self._lock.__aexit__(kind, error, traceback))
+        try:
+            run(self._lock.__aexit__(kind, error, traceback))
+        except Exception:
+            raise
+        except BaseException as interruption:
+            # All of them: a flow can be in a second block only if the first one's hold is lost.
+            run(self._lock._unwind(0, interruption))
+            raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call runs under the lock.

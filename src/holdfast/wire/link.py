@@ -39,6 +39,9 @@ class Link:
             raise NodeError(
                 f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
             ) from error
+        finally:
+            for sentinel in endpoint.sentinels:
+                sentinel.connection_pool.disconnect()
         self._sock: socket.socket = self._connection._sock
         self._sock.settimeout(timeout)
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)

@@ -19,6 +19,9 @@ from ..errors import NodeError
 from .endpoint import Endpoint
 from .replies import command
 
+SILENCE_S = 0.2
+RETIREMENT_S = 3.0
+
 OnMessage = Callable[[str], None]
 OnLost = Callable[["Pipe"], None]
 
@@ -31,6 +34,7 @@ class Pipe(asyncio.Protocol):
         self.on_message: OnMessage | None = None
         self.on_lost: OnLost | None = None
         self.closed = False
+        self.retired = False
         self._loop = loop
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
         self._in_flight: deque[tuple[asyncio.Future[Any], float]] = deque()
@@ -53,6 +57,14 @@ class Pipe(asyncio.Protocol):
             raise NodeError(
                 f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
             ) from error
+        except BaseException:  # cancelled: the client library leaves the socket open
+            if connection._writer is not None:
+                connection._writer.transport.abort()
+                connection._reader = connection._writer = None
+            raise
+        finally:
+            for sentinel in endpoint.sentinels:
+                await sentinel.connection_pool.disconnect()
         pipe = cls(endpoint, asyncio.get_running_loop())
         pipe._connection = connection
         pipe._transport = connection._writer.transport
@@ -157,15 +169,20 @@ class Pipe(asyncio.Protocol):
             elif not future.done():
                 silent = True
                 future.set_exception(self._lost("did not answer in time", sent=True))
-        # Answers are due and nothing at all has come since they were: the connection is dead, or
-        # the server is frozen. New work shall not queue up behind it.
-        if silent and self._in_flight and now - self._heard_at > self._patience(now):
-            self.abort()
-        elif earliest is not None:
+        # Answers are due and nothing at all has come since they were asked for: the connection is
+        # dead, or the server is frozen. New work shall not queue up behind it.
+        if silent and now - self._heard_at > SILENCE_S:
+            self.retire()
+        if earliest is not None:
             self._schedule(earliest)
 
-    def _patience(self, now: float) -> float:
-        return max(0.5, now - self._in_flight[0][1])
+    def retire(self) -> None:
+        """Take no new work. For a while the connection stays, for what must follow in order."""
+        if not self.retired:
+            self.retired = True
+            self._loop.call_later(RETIREMENT_S, self.abort)
+            if self.on_lost is not None:
+                self.on_lost(self)
 
     # ── the end ────────────────────────────────────────────────────────────────────────────────
 
@@ -188,13 +205,15 @@ class Pipe(asyncio.Protocol):
         self._in_flight.clear()
         if self._subscribing is not None and not self._subscribing.done():
             self._subscribing.set_exception(self._lost(what, sent=True))
-        if self.on_lost is not None:
+        if self.on_lost is not None and not self.retired:
             self.on_lost(self)
+        # So that the client library does not close (or complain about) it a second time.
+        self._connection._reader = self._connection._writer = None
 
     def abort(self) -> None:
         """Give the connection up at once."""
+        self._drop()  # first: a stream writer that is collected before its transport closes warns
         self._fail("was given up")
-        self._drop()
 
     def _drop(self) -> None:
         transport, self._transport = self._transport, None
@@ -209,5 +228,3 @@ class Pipe(asyncio.Protocol):
             if sock is not None:
                 sock.close()
                 transport._sock = None
-        # So that the client library does not close (or complain about) it a second time.
-        self._connection._reader = self._connection._writer = None

@@ -38,9 +38,9 @@ def command(*words: Argument) -> bytes:
 def pack(call: Call[Any], *, whole: bool = False) -> bytes:
     """The bytes of a call: EVALSHA, or the whole script where the server does not know it."""
     script = call.script
-    if whole:
-        return command(b"EVAL", script.lua, len(call.keys), *call.keys, *call.args)
-    return command(b"EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
+    if whole or script.whole:
+        return command(b"EVAL", script.lua, str(len(call.keys)), *call.keys, *call.args)
+    return command(b"EVALSHA", script.sha, str(len(call.keys)), *call.keys, *call.args)
 
 
 def is_noscript(reply: object) -> bool:

@@ -116,7 +116,9 @@ def _sentinel(base: str, rest: str, asynchronous: bool, url: str) -> Deployment:
     # Our own connections have their timeout from us; the questions to Sentinel have it from here.
     sentinel = make.Sentinel(addresses, sentinel_kwargs={"socket_timeout": 1.0, "retry": None})
     client = sentinel.master_for(unquote(service), db=int(db or 0), ssl=base == "rediss", **kwargs)
-    return _from_client(client, asynchronous)
+    found = _from_client(client, asynchronous)
+    found.seed.sentinels = sentinel.sentinels
+    return found
 
 
 # ── clients ────────────────────────────────────────────────────────────────────────────────────

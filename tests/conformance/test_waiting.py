@@ -1,0 +1,293 @@
+"""Waiting: in line, woken by a message, found by looking, bounded, and gone when given up."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+import holdfast
+from holdfast.core.keys import aux
+from holdfast.locks.lock import CLAIM_MS
+from tests.support.kit import Kit
+
+WINDOW = CLAIM_MS / 1000
+
+
+def queue(kit: Kit) -> int:
+    """How many wait for the test's lock."""
+    return int(kit.raw.zcard(aux(kit.name, "queue")))
+
+
+async def test_waiters_are_served_in_the_order_they_came(kit: Kit) -> None:
+    """First in, first out over several waiters; nobody barges in between. Case 16."""
+    hold = await kit.lock().acquire()
+    served: list[int] = []
+
+    async def waiter(number: int) -> None:
+        async with kit.lock(wait=20):
+            served.append(number)
+
+    flows = []
+    for number in range(6):
+        flows.append(kit.spawn(waiter(number)))
+        await kit.eventually(lambda: queue(kit) == number + 1)  # noqa: B023
+    await hold.release()
+    for flow in flows:
+        await flow.wait()
+    assert served == sorted(served)
+
+
+async def test_a_newcomer_does_not_overtake_the_woken_waiter(kit: Kit) -> None:
+    """Between release and claim the lock is reserved: try_acquire gets nothing. Case 16."""
+    stranger = kit.connect()
+    for _ in range(20):
+        hold = await kit.lock().acquire()
+        waiting = kit.spawn(kit.lock().acquire(wait=10))
+        await kit.eventually(lambda: queue(kit) == 1)
+        await hold.release()
+        assert await stranger.lock(kit.name).try_acquire() is None
+        await (await waiting.wait()).release()
+
+
+async def test_a_release_wakes_the_waiter_at_once(kit: Kit) -> None:
+    """Woken by a message, not found by the next look. Cases 1, B24, T25."""
+    waits = []
+    for _ in range(5):
+        hold = await kit.lock().acquire()
+        waiting = kit.spawn(kit.lock().acquire(wait=10))
+        await kit.eventually(lambda: queue(kit) == 1)
+        await kit.sleep(0.05)
+        began = time.monotonic()
+        await hold.release()
+        second = await waiting.wait()
+        waits.append(time.monotonic() - began)
+        await second.release()
+    assert min(waits) < 0.1, waits
+
+
+async def test_a_holder_that_vanished_is_waited_for_one_lease(kit: Kit) -> None:
+    """No release, no message: the waiter has the lock when the TTL ends. Cases 18, B15, T27."""
+    gone = await kit.lock(lease=0.5, renew=False).acquire()
+    began = time.monotonic()
+    hold = await kit.lock().acquire(wait=10)
+    assert 0.3 < time.monotonic() - began < 1.5
+    await hold.release()
+    with pytest.raises(holdfast.LockLost):
+        await gone.release()
+
+
+async def test_a_wait_may_be_longer_than_the_lease(kit: Kit) -> None:
+    """The holder renews, the waiter waits on: patience has nothing to do with leases. 19, 21."""
+    hold = await kit.lock(lease=0.3).acquire()
+    waiting = kit.spawn(kit.lock(lease=0.3).acquire(wait=10))
+    await kit.sleep(1.0)
+    assert not waiting.done()
+    hold.ensure()
+    await hold.release()
+    second = await waiting.wait()
+    await second.release()
+
+
+@pytest.mark.parametrize(("lease", "wait"), [(0.05, 3), (0.2, 3), (3, 0.2), (0.5, 0.5), (30, 3)])
+async def test_no_combination_of_lease_and_wait_gives_two_holders(
+    kit: Kit, lease: float, wait: float
+) -> None:
+    """Short leases with long waits and the other way round exclude all the same. Cases 58, T69."""
+    inside: list[int] = []
+    overlaps = 0
+    lock = kit.lock(lease=lease, wait=wait, on_lost="ignore")
+
+    async def flow(number: int) -> None:
+        nonlocal overlaps
+        for _ in range(4):
+            try:
+                hold = await lock.acquire()
+            except holdfast.LockTimeout:
+                continue
+            overlaps += bool(inside)
+            inside.append(number)
+            await kit.sleep(0.004)
+            certain = hold.remaining() > 0
+            inside.remove(number)
+            assert certain or lease < 0.1
+            await hold.release()
+
+    flows = [kit.spawn(flow(number)) for number in range(3)]
+    for running in flows:
+        await running.wait()
+    assert overlaps == 0
+
+
+async def test_a_deleted_key_is_noticed(kit: Kit) -> None:
+    """DEL by an administrator announces nothing: the waiter finds out by looking. Case T28."""
+    hold = await kit.lock().acquire()
+    waiting = kit.spawn(kit.lock().acquire(wait=10))
+    await kit.eventually(lambda: queue(kit) == 1)
+    began = time.monotonic()
+    kit.raw.delete(kit.name)
+    second = await waiting.wait()
+    assert time.monotonic() - began < 1.5
+    assert second.fence > hold.fence
+    await second.release()
+    with pytest.raises(holdfast.LockLost):
+        await hold.release()
+
+
+async def test_a_try_or_a_timeout_leaves_no_queue_entry(kit: Kit) -> None:
+    """Whoever gave up is not in the line, and owns nothing later. Case T37."""
+    hold = await kit.lock().acquire()
+    assert await kit.lock().try_acquire() is None
+    assert queue(kit) == 0
+    with pytest.raises(holdfast.LockTimeout):
+        await kit.lock().acquire(wait=0.1)
+    assert queue(kit) == 0
+    await hold.release()
+    assert not kit.raw.exists(kit.name)
+
+
+async def test_the_whole_wait_is_used(kit: Kit) -> None:
+    """A lock that comes free late in the wait is still taken. Case B10."""
+    hold = await kit.lock().acquire()
+    waiting = kit.spawn(kit.lock().acquire(wait=0.9))
+    await kit.sleep(0.6)
+    await hold.release()
+    second = await waiting.wait()
+    await second.release()
+
+
+async def test_the_last_look_is_at_the_deadline(kit: Kit) -> None:
+    """A foreign holder that deletes without a word just before the end: still found. Case B10."""
+    kit.raw.set(kit.name, "stranger", px=30_000)
+    waiting = kit.spawn(kit.lock().acquire(wait=0.7))
+    await kit.sleep(0.55)
+    kit.raw.delete(kit.name)
+    second = await waiting.wait()
+    await second.release()
+
+
+async def test_a_dead_waiter_at_the_head_costs_one_claim_window(kit: Kit) -> None:
+    """A waiter that will never come is passed over after its window. Cases 71, T38."""
+    hold = await kit.lock().acquire()
+    _dead_waiters(kit, "holdfast:inbox:dead", 1)
+    waiting = kit.spawn(kit.lock().acquire(wait=20))
+    await kit.eventually(lambda: queue(kit) == 2)
+    began = time.monotonic()
+    await hold.release()
+    second = await waiting.wait()
+    assert WINDOW * 0.9 < time.monotonic() - began < WINDOW + 1.2
+    await second.release()
+
+
+async def test_a_killed_process_costs_one_window_however_many_waited_in_it(kit: Kit) -> None:
+    """Ten waiters of one dead inbox cost one claim window together, not ten. Case T38."""
+    hold = await kit.lock().acquire()
+    _dead_waiters(kit, "holdfast:inbox:dead", 10)
+    waiting = kit.spawn(kit.lock().acquire(wait=20))
+    await kit.eventually(lambda: queue(kit) == 11)
+    began = time.monotonic()
+    await hold.release()
+    second = await waiting.wait()
+    # At place 10 it looks every 3 s until it is told otherwise; ten windows would be 20 s.
+    assert time.monotonic() - began < 5
+    await second.release()
+
+
+def _dead_waiters(kit: Kit, inbox: str, count: int) -> None:
+    """Queue waiters in the format of locks/lock.py that will never be heard of again."""
+    now = int(time.time() * 1000)  # the servers of the tests share this machine's clock
+    for number in range(count):
+        kit.raw.zadd(aux(kit.name, "queue"), {f"dead-{number}": number - 100})
+        record = f"{now + 60_000} {now} {inbox}"
+        kit.raw.hset(aux(kit.name, "waiters"), f"wdead-{number}", record)
+    for part in ("queue", "waiters"):
+        kit.raw.pexpire(aux(kit.name, part), 90_000)
+
+
+async def test_a_live_waiter_keeps_its_place_beyond_its_patience_record(kit: Kit) -> None:
+    """The record's deadline is refreshed by every look: who lives stays in line. Case T39."""
+    hold = await kit.lock(lease=2).acquire()
+    waiting = kit.spawn(kit.lock().acquire(wait=30))
+    await kit.eventually(lambda: queue(kit) == 1)
+    key = aux(kit.name, "waiters")
+    seen = []
+    for _ in range(3):
+        seen.append(next(v for k, v in kit.raw.hgetall(key).items() if k.startswith(b"w")))
+        await kit.sleep(0.7)
+    deadlines = [int(record.split()[0]) for record in seen]
+    assert all(later > earlier for earlier, later in pairwise(deadlines))
+    await hold.release()
+    await (await waiting.wait()).release()
+
+
+async def test_a_reservation_nobody_claims_is_passed_on_when_its_owner_leaves(kit: Kit) -> None:
+    """A waiter that gives up while the lock is reserved for it hands it to the next. Case T34."""
+    hold = await kit.lock().acquire()
+    _dead_waiters(kit, "holdfast:inbox:dead", 1)
+    await hold.release()
+    assert kit.owner() == "dead-0"
+    waiting = kit.spawn(kit.lock().acquire(wait=10))
+    await kit.eventually(lambda: queue(kit) == 1)
+    began = time.monotonic()
+    await _leave(kit, "dead-0")
+    second = await waiting.wait()
+    assert time.monotonic() - began < 0.5
+    await second.release()
+
+
+async def _leave(kit: Kit, owner: str) -> None:
+    lock = kit.lock()
+    protocol = lock if kit.colour == "asyncio" else lock.blocking._lock
+    await protocol._withdraw(owner)
+
+
+async def test_every_waiter_gets_a_turn_when_no_message_arrives(kit: Kit) -> None:
+    """All wake-ups dropped: looking alone serves everybody in bounded time. Cases 17, T26."""
+    deaf = kit.connect()
+    inner = getattr(deaf, "blocking", deaf)
+    hold = await deaf.lock(kit.name).acquire()
+
+    async def turn() -> None:
+        async with deaf.lock(kit.name, wait=30):
+            pass
+
+    _subscribe_elsewhere(inner)
+    flows = [kit.spawn(turn()) for _ in range(4)]
+    await kit.eventually(lambda: queue(kit) == 4)
+    began = time.monotonic()
+    await hold.release()
+    for flow in flows:
+        await flow.wait()
+    assert time.monotonic() - began < 4 * (WINDOW + 0.5)
+
+
+def _subscribe_elsewhere(client: object) -> None:
+    """Make the client's mailboxes unreachable: every message it is sent is lost."""
+    client._rt._mailboxes = _Blackhole()  # type: ignore[attr-defined]
+
+
+class _Blackhole(dict):  # type: ignore[type-arg]
+    """Forgets every mailbox, so no message ever finds its waiter."""
+
+    def get(self, key: object, default: object = None) -> None:
+        return None
+
+
+async def test_a_thousand_names_use_few_connections(kit: Kit) -> None:
+    """Contention on many names needs one inbox, not a subscription each. Cases T29, T31."""
+    hold = [await kit.lock(f"{kit.name}-{n}").acquire() for n in range(60)]
+    flows = [kit.spawn(kit.lock(f"{kit.name}-{n}").acquire(wait=20)) for n in range(60)]
+    await kit.eventually(
+        lambda: all(kit.raw.zcard(aux(f"{kit.name}-{n}", "queue")) == 1 for n in range(60)), 15
+    )
+    client = getattr(kit.hf, "blocking", kit.hf)
+    inbox = client._rt.inbox
+    if kit.deployment.cluster is None:
+        name = inbox.encode()
+        await kit.eventually(lambda: dict(kit.raw.pubsub_numsub(inbox))[name] == 1)
+    for held in hold:
+        await held.release()
+    for flow in flows:
+        await (await flow.wait()).release()
+    assert not client._rt._mailboxes
