@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from .core.events import Event, Hub, Observer
 from .core.keeper import Keeper
 from .core.lease import Seconds, Validity, milliseconds, seconds
+from .core.pinned import Pinned
 from .core.runtime import Runtime
 from .drivers.asyncio import AsyncioRuntime
 from .drivers.blocking import BlockingRuntime
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Target = object
 
 
-class _Base:
+class _Base(Pinned):
     """What both clients share: where they connect to, their observers, their lock settings."""
 
     _asynchronous: bool

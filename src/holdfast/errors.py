@@ -48,15 +48,23 @@ class Unavailable(HoldfastError):
 class NodeError(Unavailable, ConnectionError):
     """One node did not answer, or answered that it cannot serve.
 
-    `sent` is False when the node surely did not act, True when it may have acted.
+    `sent` is False when the node surely did not act, True when it may have acted. `transient` is
+    False when asking again cannot help, such as for want of a permission.
     """
 
     def __init__(
-        self, message: str, *, node: str = "", sent: bool = False, name: str | None = None
+        self,
+        message: str,
+        *,
+        node: str = "",
+        sent: bool = False,
+        transient: bool = True,
+        name: str | None = None,
     ) -> None:
         super().__init__(message, name=name)
         self.node = node
         self.sent = sent
+        self.transient = transient
 
 
 class NotReplicated(Unavailable):

@@ -189,7 +189,7 @@ async def test_a_killed_process_costs_one_window_however_many_waited_in_it(kit: 
     began = time.monotonic()
     await hold.release()
     second = await waiting.wait()
-    # At place 10 it looks every 3 s until it is told otherwise; ten windows would be 20 s.
+    # Told when it queued at place 10 to look after 3 s. Ten windows would be 20 s.
     assert time.monotonic() - began < 5
     await second.release()
 
@@ -199,10 +199,36 @@ def _dead_waiters(kit: Kit, inbox: str, count: int) -> None:
     now = int(time.time() * 1000)  # the servers of the tests share this machine's clock
     for number in range(count):
         kit.raw.zadd(aux(kit.name, "queue"), {f"dead-{number}": number - 100})
-        record = f"{now + 60_000} {now} {inbox}"
+        record = f"{now + 60_000} {now} 30000 {inbox}"
         kit.raw.hset(aux(kit.name, "waiters"), f"wdead-{number}", record)
     for part in ("queue", "waiters"):
         kit.raw.pexpire(aux(kit.name, part), 90_000)
+
+
+async def test_a_crashed_holder_costs_its_lease_however_many_wait(kit: Kit) -> None:
+    """Steady turns, then a holder that never releases: the next comes when its lease is over. T27."""
+    count, crash, lease = 12, 7, 0.5
+    first = await kit.lock(lease=5).acquire()
+    granted: list[float] = []
+    kept: list[object] = []
+
+    async def waiter(number: int) -> None:
+        hold = await kit.lock(lease=lease, renew=False, on_lost="ignore").acquire(wait=20)
+        granted.append(time.monotonic())
+        if number == crash:
+            kept.append(hold)  # neither released nor collected: as good as crashed
+        else:
+            await hold.release()
+
+    flows = []
+    for number in range(count):
+        flows.append(kit.spawn(waiter(number)))
+        await kit.eventually(lambda: queue(kit) == number + 1)  # noqa: B023
+    await first.release()
+    for flow in flows:
+        await flow.wait()
+    gaps = [later - earlier for earlier, later in pairwise(sorted(granted))]
+    assert lease - 0.1 < max(gaps) < lease + 0.4, gaps
 
 
 async def test_a_live_waiter_keeps_its_place_beyond_its_patience_record(kit: Kit) -> None:

@@ -113,10 +113,7 @@ def report(history: History, findings: Findings, facts: Facts) -> Report:
         server_pid=facts.server_pid,
         lease=facts.lease,
         seconds=round(facts.seconds, 3),
-        workers=[
-            _waits([t for t in turns if t.worker == worker], worker, pid, findings.fates)
-            for worker, pid in facts.pids.items()
-        ],
+        workers=[_waits(turns, worker, pid, findings.fates) for worker, pid in facts.pids.items()],
         total=_waits(turns, 0, 0, {}),
         handover_p50_ms=round(percentile(steps, 0.5), 3),
         handover_p99_ms=round(percentile(steps, 0.99), 3),
@@ -137,12 +134,13 @@ def report(history: History, findings: Findings, facts: Facts) -> Report:
 
 
 def _waits(turns: Sequence[Turn], worker: int, pid: int, fates: Mapping[int, str]) -> Waits:
-    waits = [turn.waited_ms for turn in turns]
+    own = [turn for turn in turns if worker in (0, turn.worker)]
+    waits = [turn.waited_ms for turn in own]
     return Waits(
         worker=worker,
         pid=pid,
         fate=fates.get(worker, ""),
-        turns=len(turns),
+        turns=len(own),
         p50_ms=round(percentile(waits, 0.5), 3),
         p99_ms=round(percentile(waits, 0.99), 3),
         max_ms=round(max(waits, default=0.0), 3),

@@ -53,37 +53,30 @@ def _cells(waits: Waits) -> tuple[str, str, str, str]:
 
 
 def _lines(result: Report) -> list[Text]:
-    fences = "yes" if result.fences_increasing else "NO"
     good = {"fences increasing": "yes", "overlaps found": "0", "lost updates": "0"}
-    rows = [
-        ("fences increasing", fences, f"over {result.total.turns} grants"),
-        ("overlaps found", str(result.overlaps), "no two held the lock at once"),
-        ("late writes refused", str(result.late_writes_refused), _late(result)),
-        (
-            "lost updates",
-            str(result.lost_updates),
-            f"{result.accepted} increments accepted, the counter stands at {result.counter}",
-        ),
-        (
-            "hand-over",
-            f"{result.handover_p50_ms:.2f} ms",
-            f"from one holder to the next, p50; p99 {result.handover_p99_ms:.2f} ms",
-        ),
-        (
-            "waits at the outages",
-            str(result.outage_waits),
-            f"up to {result.outage_max_ms:.0f} ms; p99 of the others {result.rest_p99_ms:.1f} ms",
-        ),
-    ]
-    if result.overlaps:
-        rows[1] = ("overlaps found", str(result.overlaps), "")
     return [
         Text.assemble(
             f"{name:<20} ",
             (f"{value:<8}", "bold" if value == good.get(name, value) else "bold red"),
             (f" {note}", "dim"),
         )
-        for name, value, note in rows
+        for name, value, note in _rows(result)
+    ]
+
+
+def _rows(result: Report) -> list[tuple[str, str, str]]:
+    fences = "yes" if result.fences_increasing else "NO"
+    apart = "" if result.overlaps else "no two held the lock at once"
+    sums = f"{result.accepted} increments accepted, the counter stands at {result.counter}"
+    step = f"from one holder to the next, p50; p99 {result.handover_p99_ms:.2f} ms"
+    slow = f"up to {result.outage_max_ms:.0f} ms; p99 of the others {result.rest_p99_ms:.1f} ms"
+    return [
+        ("fences increasing", fences, f"over {result.total.turns} grants"),
+        ("overlaps found", str(result.overlaps), apart),
+        ("late writes refused", str(result.late_writes_refused), _late(result)),
+        ("lost updates", str(result.lost_updates), sums),
+        ("hand-over", f"{result.handover_p50_ms:.2f} ms", step),
+        ("waits at the outages", str(result.outage_waits), slow),
     ]
 
 

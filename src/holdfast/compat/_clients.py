@@ -27,6 +27,7 @@ class _Tenant(msgspec.Struct, frozen=True):
     client: AsyncClient
     loop: asyncio.AbstractEventLoop
     pid: int
+    leaving: weakref.finalize[[AsyncGenerator[None, None], asyncio.AbstractEventLoop, int], Any]
 
 
 _clients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
@@ -75,8 +76,11 @@ async def kit_of_loop(redis: Any) -> Kit:
     for old in [old for old, its in list(_lodgings.items()) if its.is_closed()]:
         _lodgings.pop(old, None)
     _lodgings[lodging] = loop
-    weakref.finalize(redis, _leave, lodging, loop, os.getpid()).atexit = False
-    _tenants[redis] = _Tenant(client, loop, os.getpid())
+    leaving = weakref.finalize(redis, _leave, lodging, loop, os.getpid())
+    leaving.atexit = False
+    if tenant is not None:
+        tenant.leaving.detach()  # one loop after another must not add up; each closes what is its
+    _tenants[redis] = _Tenant(client, loop, os.getpid(), leaving)
     return client._kit
 
 
@@ -86,11 +90,7 @@ async def _lodge(client: AsyncClient) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
-        try:
-            await client.close()
-        finally:
-            for pipe in client._rt._all_pipes():  # cancelled while it closed
-                pipe.abort()
+        await client.close()
 
 
 def _leave(lodging: AsyncGenerator[None, None], loop: asyncio.AbstractEventLoop, pid: int) -> None:

@@ -14,11 +14,13 @@ FORGOTTEN_MOST = 64
 class Grip:
     """One acquired lock: the owner id that stands in the key, and who may give it back."""
 
-    __slots__ = ("hold", "owner", "pid", "sent", "token")
+    __slots__ = ("hold", "owner", "pid", "sent", "token", "word")
 
-    def __init__(self, token: bytes, owner: str, hold: AsyncHold | None) -> None:
+    def __init__(self, token: bytes, owner: str, word: str, hold: AsyncHold | None) -> None:
         self.token = token
         self.owner = owner
+        self.word = word
+        """Unique for this grant, as a token need not be: what its calls are tied to."""
         self.hold = hold
         """The renewed hold; None where the server alone says how long the lock is ours."""
         self.sent = False

@@ -125,7 +125,8 @@ def grip_at(place: Place, client: Any) -> Grip | None:
         return None
     token = encoded(client, place.token)
     if place.grip is None or place.grip.token != token:
-        place.grip = Grip(token, plain("token", token), None)
+        owner = plain("token", token)
+        place.grip = Grip(token, owner, owner, None)
     return place.grip
 
 
@@ -139,7 +140,8 @@ async def take(core: AsyncLock, wait: float | None, token: bytes | None) -> Grip
     began = rt.now()
     left = wait
     while True:
-        got = await core._contend(rt.token(""), left)
+        word = rt.token("")
+        got = await core._contend(word, left)
         if not isinstance(got, AsyncHold):
             return None
         if wanted is None or await _adopt(core, got, wanted):
@@ -150,20 +152,23 @@ async def take(core: AsyncLock, wait: float | None, token: bytes | None) -> Grip
             if not left:
                 return None
     if core._terms.renew:
-        return Grip(got.owner.encode(), got.owner, got)
+        return Grip(got.owner.encode(), got.owner, word, got)
     # As in redis-py, only the server says how long it lasts: others may have prolonged it, and
     # leaving it to end by itself is a use, not a mistake to warn of.
     _dismiss(got)
-    return Grip(got.owner.encode(), got.owner, None)
+    return Grip(got.owner.encode(), got.owner, word, None)
 
 
 async def _adopt(core: AsyncLock, hold: AsyncHold, token: str) -> bool:
-    call = Call(ADOPT, (core.name,), (hold.owner, token), core._kit.timeout, tied=hold.owner)
+    kit, word = core._kit, hold.owner
+    call = Call(ADOPT, (core.name,), (word, token), kit.timeout, tied=word)
     try:
-        adopted = await _insist(core._kit, call)
+        adopted = await _insist(kit, call)
     except BaseException as error:
-        await compensate(core._kit.rt, error, lambda: _undo(core, hold, token))
+        await compensate(kit.rt, error, lambda: _undo(core, hold, token))
         raise
+    finally:
+        kit.rt.unlisten(word)
     # While the hold is valid the key is ours, so a token found there is the one we wrote.
     if adopted and not hold.is_lost():
         hold.owner = token
@@ -177,7 +182,7 @@ async def _undo(core: AsyncLock, hold: AsyncHold, token: str) -> None:
     valid = hold.remaining() > 0
     _dismiss(hold)
     for owner in (token, hold.owner) if valid else (hold.owner,):
-        await core._kit.rt.call(_release_call(core, owner))
+        await core._kit.rt.call(_release_call(core, owner, hold.owner))
 
 
 def _dismiss(hold: AsyncHold) -> None:
@@ -212,6 +217,8 @@ async def give_back(core: AsyncLock, grip: Grip) -> bool:
         grip.sent = True
         await compensate(core._kit.rt, error, lambda: _release(core, grip))
         raise
+    finally:
+        core._kit.rt.unlisten(grip.word)
 
 
 async def _release(core: AsyncLock, grip: Grip) -> bool:
@@ -219,7 +226,7 @@ async def _release(core: AsyncLock, grip: Grip) -> bool:
     began = rt.now()
     while True:
         try:
-            standing = await rt.call(_release_call(core, grip.owner))
+            standing = await rt.call(_release_call(core, grip.owner, grip.word))
             break
         except NodeError as error:
             grip.sent = grip.sent or error.sent
@@ -230,10 +237,12 @@ async def _release(core: AsyncLock, grip: Grip) -> bool:
     return standing.mine or grip.sent
 
 
-def _release_call(core: AsyncLock, owner: str) -> Call[Standing]:
+def _release_call(core: AsyncLock, owner: str, word: str) -> Call[Standing]:
+    # Tied to what is unique even if the owner is a token that is used again: a release that is
+    # late must not overtake the next one, and end somebody else's lock.
     terms = core._terms
     args = (owner, *terms.extra)
-    return Call(terms.release_script, terms.keys, args, core._kit.timeout, tied=owner)
+    return Call(terms.release_script, terms.keys, args, core._kit.timeout, tied=word)
 
 
 # ── prolonging ─────────────────────────────────────────────────────────────────────────────────

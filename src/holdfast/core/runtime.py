@@ -21,8 +21,15 @@ T = TypeVar("T")
 class Signal(Protocol):
     """A sticky wake-up for one waiter: `set` may come before the wait, and is then not lost."""
 
-    def set(self) -> None:
-        """Wake the waiter, now or when it comes. Any thread may call it."""
+    def set(self, look_ms: int | None = None) -> None:
+        """Wake the waiter, now or when it comes. Any thread may call it.
+
+        With `look_ms` it is only told when to look; a wake-up without it wins over any number.
+        """
+        ...
+
+    def told(self) -> int | None:
+        """What the last wake-up said: look in so many ms, or None: look now. Asked once."""
         ...
 
 

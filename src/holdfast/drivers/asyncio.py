@@ -19,22 +19,24 @@ from ..wire.endpoint import Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, epochs, replicated
+from .common import Common, Settings, Told, addressed, epochs, replicated
 
 T = TypeVar("T")
 _NO_GUARD: AbstractContextManager[Any] = nullcontext()
 
 
-class TaskSignal:
+class TaskSignal(Told):
     """A sticky wake-up for one waiting task."""
 
     __slots__ = ("_future", "_set")
 
     def __init__(self) -> None:
+        super().__init__()
         self._set = False
         self._future: asyncio.Future[None] | None = None
 
-    def set(self) -> None:
+    def set(self, look_ms: int | None = None) -> None:
+        self.tell(look_ms)
         self._set = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -106,6 +108,7 @@ class AsyncioRuntime(Common):
 
     def _reset(self) -> None:
         self._pipes: dict[Endpoint, Pipe] = {}
+        self._opened_pipes: set[Pipe] = set()
         self._opening: dict[Endpoint, asyncio.Future[Pipe]] = {}
         self._spare: dict[Endpoint, list[Pipe]] = {}
         self._abandoned: dict[str, Pipe] = {}
@@ -138,16 +141,12 @@ class AsyncioRuntime(Common):
             if self.closed:
                 raise UsageError("this client is closed; connect() makes a new one")
             # Holds, tasks and connections of the old loop ended with it.
-            for pipe in self._all_pipes():
+            for pipe in self._opened_pipes:
                 pipe.on_lost = None
                 pipe.abort()
             self._reset()
             self.epoch = next(epochs)
         self._loop = loop
-
-    def _all_pipes(self) -> list[Pipe]:
-        pipes = [*self._pipes.values(), *(p for spare in self._spare.values() for p in spare)]
-        return [*pipes, self._inbox_pipe] if self._inbox_pipe is not None else pipes
 
     # ── calls ──────────────────────────────────────────────────────────────────────────────────
 
@@ -299,6 +298,8 @@ class AsyncioRuntime(Common):
         if self.closed:
             pipe.abort()
             raise UsageError("this client was closed while it connected")
+        # All of them, for close(): a retired one is in no other table.
+        self._opened_pipes = {p for p in self._opened_pipes if not p.closed} | {pipe}
         return pipe
 
     async def _mapped(self, call: Call[Any], deployment: Deployment) -> Endpoint:
@@ -376,10 +377,11 @@ class AsyncioRuntime(Common):
         self._inbox_pipe = pipe
         return True
 
-    def _message(self, mailbox: str) -> None:
+    def _message(self, message: str) -> None:
+        mailbox, look_ms = addressed(message)
         signal = self._mailboxes.get(mailbox)
         if signal is not None:
-            signal.set()
+            signal.set(look_ms)
 
     def _inbox_lost(self, pipe: Pipe) -> None:
         if self._inbox_pipe is pipe:
@@ -438,7 +440,7 @@ class AsyncioRuntime(Common):
             return
         self.closed = True
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
-            for pipe in self._all_pipes():
+            for pipe in self._opened_pipes:
                 pipe.abort()
             return
         mine = asyncio.current_task()
@@ -449,7 +451,7 @@ class AsyncioRuntime(Common):
             if tasks:
                 await asyncio.wait(tasks, timeout=1.0)
         finally:
-            for pipe in self._all_pipes():
+            for pipe in self._opened_pipes:
                 pipe.abort()
         # One turn of the loop, in which the transports run their ends.
         await asyncio.sleep(0)

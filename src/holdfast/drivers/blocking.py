@@ -20,7 +20,7 @@ from ..wire.endpoint import Endpoint
 from ..wire.link import Link, LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, replicated
+from .common import Common, Settings, Told, addressed, replicated
 
 T = TypeVar("T")
 BATCH = 128
@@ -28,16 +28,18 @@ BATCH = 128
 LONGEST_WAIT_S = min(threading.TIMEOUT_MAX, 3600.0)
 
 
-class ThreadSignal:
+class ThreadSignal(Told):
     """A sticky wake-up for one waiting thread: a lock that is free when the signal is set."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def set(self) -> None:
+    def set(self, look_ms: int | None = None) -> None:
+        self.tell(look_ms)
         try:
             self._lock.release()
         except RuntimeError:
@@ -391,9 +393,10 @@ class BlockingRuntime(Common):
                 message = link.read_message()
                 if message is None:
                     continue
-                signal = self._mailboxes.get(message)
+                mailbox, look_ms = addressed(message)
+                signal = self._mailboxes.get(mailbox)
                 if signal is not None:
-                    signal.set()
+                    signal.set(look_ms)
         except NodeError:
             pass
         finally:

@@ -41,6 +41,33 @@ def _monotonic() -> Callable[[], int]:
     return now
 
 
+class Told:
+    """What a signal was told: the least of the times to look, or "now", which wins."""
+
+    __slots__ = ("_look_ms", "_now")
+
+    def __init__(self) -> None:
+        self._now = False
+        self._look_ms: int | None = None
+
+    def tell(self, look_ms: int | None) -> None:
+        if look_ms is None:
+            self._now = True
+        elif self._look_ms is None or look_ms < self._look_ms:
+            self._look_ms = look_ms
+
+    def told(self) -> int | None:
+        look_ms, self._look_ms = self._look_ms, None
+        now, self._now = self._now, False
+        return None if now else look_ms
+
+
+def addressed(message: str) -> tuple[str, int | None]:
+    """The mailbox of an inbox message, and in how many ms to look: `owner`, or `owner\\n1200`."""
+    mailbox, _, look_ms = message.partition("\n")
+    return mailbox, int(look_ms) if look_ms.isdigit() else None
+
+
 class Settings(msgspec.Struct, frozen=True):
     """What `connect()` was told, as the runtimes need it."""
 

@@ -20,6 +20,7 @@ from ..core.events import Lost as LostEvent
 from ..core.events import Released, ReleaseFailed, RenewalFailed, Renewed
 from ..core.keeper import Keeper
 from ..core.lease import NS_PER_MS, NS_PER_S, Seconds, Validity, attempt_s, renewal_ns
+from ..core.pinned import Pinned
 from ..core.runtime import Runtime, Scope, Signal, run
 from ..core.script import Call, Script
 from ..errors import HoldfastError, LockLost, LockLostWarning, NodeError, Unavailable, UsageError
@@ -69,7 +70,7 @@ class Terms(msgspec.Struct, frozen=True):
     extra: tuple[str, ...]
 
 
-class AsyncHold:
+class AsyncHold(Pinned):
     """A lock that is held, until it is released or lost."""
 
     __slots__ = (
@@ -384,7 +385,7 @@ class AsyncHold:
     def _renew_call(self, lease_ms: int, timeout: float) -> Call[Standing]:
         terms = self._terms
         args = (self.owner, str(lease_ms + terms.grace_ms), *terms.extra)
-        return Call(terms.renew_script, terms.keys, args, timeout, acks=terms.acks)
+        return Call(terms.renew_script, terms.keys[:2], args, timeout, acks=terms.acks)
 
     def _release_call(self, timeout: float) -> Call[Standing]:
         terms = self._terms
@@ -461,7 +462,7 @@ class Lost:
         return run(self._lost.wait(timeout))
 
 
-class Hold:
+class Hold(Pinned):
     """A lock that is held, until it is released or lost."""
 
     __slots__ = ("__weakref__", "_hold")

@@ -2,7 +2,8 @@
 
 Guarantees    mutual exclusion while a hold is valid (docs/guarantees.md names the assumptions);
               waiters are served in the order in which they came; a waiter that died costs at most
-              one claim window, its whole process not more; fences grow with every grant of the
+              one claim window, its whole process not more; whoever is next is told when the lock
+              may come free, so a crashed holder costs its lease, not somebody's next look; fences grow with every grant of the
               name, across FLUSHALL, eviction and failover as long as clocks do not go back; a
               crashed holder blocks for at most its lease (plus grace).
 Not           safety after a failover that lost the write (use fences, or several primaries);
@@ -12,12 +13,14 @@ Costs         uncontended: 1 round trip to acquire, 1 to release. Waiting: 1 mor
               waiters of one lock together at most about 40 a second). Renewal: batched.
 
 Keys          name             string  owner id; PX = lease + grace, or the claim window
-              {name}:fence     string  largest fence granted; PX 24 h, refreshed
+              {name}:fence     string  largest fence granted, and behind a space the owner whose
+                                       hold was last released by force; PX 24 h from each grant
               {name}:queue     zset    waiting owners by ticket; PX = the longest patience
-              {name}:waiters   hash    w<owner>: deadline, last seen (server ms), inbox; claim: who
-                                       must claim its reservation; !<inbox>: when one failed to;
-                                       forced: whose hold was released by force. PX like the queue
-Channel       holdfast:inbox:<client>  the owner id of the waiter that shall look now
+              {name}:waiters   hash    w<owner>: deadline, last seen (server ms), key lifetime, inbox;
+                                       claim: who must claim its reservation; !<inbox>: when one
+                                       of it failed to. PX like the queue
+Channel       holdfast:inbox:<client>  the owner id of the waiter that shall look now; with a line
+                                       of digits behind it: that shall look in so many ms
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from ..core.compensate import compensate
 from ..core.events import Acquiring, Granted, Refused, Waiting
 from ..core.keys import aux, checked_name
 from ..core.lease import NS_PER_MS, NS_PER_S, Seconds, milliseconds, seconds
+from ..core.pinned import Pinned
 from ..core.runtime import Signal, run
 from ..core.script import Call, Script, text
 from ..errors import LockLost, LockTimeout, NodeError, UsageError
@@ -68,16 +72,20 @@ local now = math.floor(us / 1000)
 
 -- Microseconds as the floor: fences grow even when the stored one was lost.
 local function grant(who, ms)
-  local stored = tonumber(redis.call('GET', fence) or '0') or 0
-  local new = string.format('%.0f', math.max(stored + 1, us))
+  local stored, forced = string.match(redis.call('GET', fence) or '', '^(%d+)(.*)$')
+  local new = string.format('%.0f', math.max((tonumber(stored) or 0) + 1, us))
   redis.call('SET', lock, who, 'PX', ms)
-  redis.call('SET', fence, new, 'PX', fence_ms)
+  redis.call('SET', fence, new .. (forced or ''), 'PX', fence_ms)
   return new
 end
 
 local function forget(who)
   redis.call('ZREM', queue, who)
   redis.call('HDEL', waiters, 'w' .. who)
+end
+
+local function read(record)
+  return string.match(record or '', '^(%d+) (%d+) (%d+) (%S+)')
 end
 
 -- The first waiter that is alive. A waiter is dead when its deadline is over, or when another of
@@ -87,33 +95,41 @@ local function next_waiter()
   while true do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then return nil end
-    local seen_by, inbox = nil, nil
-    local record = redis.call('HGET', waiters, 'w' .. head)
-    if record then
-      local deadline, seen
-      deadline, seen, inbox = string.match(record, '^(%d+) (%d+) (%S+)')
-      if deadline and tonumber(deadline) > now then
-        local lapsed = redis.call('HGET', waiters, '!' .. inbox)
-        if tonumber(seen) > (tonumber(lapsed or '0') or 0) then return head, inbox end
-      end
+    local deadline, seen, life, inbox = read(redis.call('HGET', waiters, 'w' .. head))
+    if deadline and tonumber(deadline) > now then
+      local lapsed = redis.call('HGET', waiters, '!' .. inbox)
+      if tonumber(seen) > (tonumber(lapsed or '0') or 0) then return head, inbox, life end
     end
     forget(head)
   end
 end
 
+-- Tell whoever is next when the lock may be free although nobody released it. Somebody of another
+-- process, if there is one near the head: the one that may crash takes its own waiters with it.
+local function alert(inbox, ms)
+  local next, to
+  for _, who in ipairs(redis.call('ZRANGE', queue, 0, 7)) do
+    local _, _, _, where = read(redis.call('HGET', waiters, 'w' .. who))
+    if where and (not next or where ~= inbox) then next, to = who, where end
+    if where and where ~= inbox then break end
+  end
+  if next then redis.pcall('PUBLISH', to, next .. string.char(10) .. string.format('%.0f', ms + 1)) end
+end
+
 -- Hand the lock to a waiter: it is taken in its name, and lapses if it does not come for it. The
 -- message is a hint. pcall: a user without the right to publish must not stop half-way.
-local function reserve(head, inbox)
+local function reserve(head, inbox, life)
   forget(head)
   grant(head, claim_ms)
   redis.call('HSET', waiters, 'claim', string.format('%.0f', now) .. ' ' .. inbox .. ' ' .. head)
   keep(waiters, tonumber(claim_ms) * 10)
   redis.pcall('PUBLISH', inbox, head)
+  alert(inbox, math.min(tonumber(claim_ms), tonumber(life)))
 end
 
 local function pass_on()
-  local head, inbox = next_waiter()
-  if head then reserve(head, inbox) else redis.call('DEL', lock) end
+  local head, inbox, life = next_waiter()
+  if head then reserve(head, inbox, life) else redis.call('DEL', lock) end
 end
 """
 )
@@ -154,7 +170,7 @@ if holder == owner then
   else
     keep(lock, tonumber(life))  -- the reply to an earlier grant was lost, or this one is late
   end
-  local mine = redis.call('GET', fence)
+  local mine = string.match(redis.call('GET', fence) or '', '^%d+')
   return {1, mine or grant(owner, life)}
 end
 if not holder then
@@ -164,13 +180,16 @@ if not holder then
     if who and who ~= owner then redis.call('HSET', waiters, '!' .. where, since) end
     redis.call('HDEL', waiters, 'claim')
   end
-  local head, inbox_of_head = next_waiter()
+  local head, inbox_of_head, life_of_head = next_waiter()
   if head and head ~= owner then
-    reserve(head, inbox_of_head)
+    reserve(head, inbox_of_head, life_of_head)
     holder = head
   end
   if not holder then
-    if head then forget(owner) end
+    if head then
+      forget(owner)
+      alert(inbox, tonumber(life))
+    end
     return {1, grant(owner, life)}
   end
 end
@@ -185,17 +204,17 @@ end
 local position, length = redis.call('ZRANK', queue, owner), redis.call('ZCARD', queue)
 -- When to look again without being called. The head looks when the lock may have expired, and
 -- twice a second, for holders that announce nothing; the others more rarely the farther back, so
--- that a thousand waiters together look about 40 times a second.
+-- that a thousand waiters together look about 40 times a second. Whoever becomes the next is told.
 local look = 500 + 250 * position
 local most = math.max(40000, 40 * length)
 if look > most then look = most end
-if position == 0 then
+if position < 8 then
   local left = redis.call('PTTL', lock)
   if left >= 0 and left + 1 < look then look = left + 1 end
 end
 local alive = math.min(patience, 2 * look + 5000)
 redis.call('HSET', waiters, 'w' .. owner,
-  string.format('%.0f %.0f ', now + alive, now) .. inbox)
+  string.format('%.0f %.0f ', now + alive, now) .. life .. ' ' .. inbox)
 keep(queue, alive + 2 * tonumber(claim_ms))
 keep(waiters, alive + 2 * tonumber(claim_ms))
 return {0, look, position, holder}
@@ -235,6 +254,8 @@ return {1, owner, 0}
     whole=True,
 )
 
+# KEYS: lock and fence only. Both exist while the lock is held, so a cluster that is moving the slot
+# can still serve it: a script that names missing keys is turned away until the move is over.
 # ARGV: owner, key lifetime ms, claim, fence lifetime -> {1 if mine, holder, 1 if forced}.
 # Absolute: sets the life from now on, never adds, never shortens.
 RENEW: Final = Script(
@@ -243,11 +264,10 @@ RENEW: Final = Script(
     + """
 local holder = redis.call('GET', lock)
 if holder ~= owner then
-  local forced = redis.call('HGET', waiters, 'forced') == owner
+  local forced = string.match(redis.call('GET', fence) or '', '^%d+ (.*)$') == owner
   return {0, holder or '', forced and 1 or 0}
 end
 keep(lock, tonumber(ARGV[2]))
-keep(fence, tonumber(fence_ms))
 return {1, owner, 0}
 """,
     _standing,
@@ -262,8 +282,8 @@ local holder = redis.call('GET', lock)
 if not holder then return {0, '', 0} end
 redis.call('HDEL', waiters, 'claim')
 pass_on()
-redis.call('HSET', waiters, 'forced', holder)
-keep(waiters, 60000)
+local number = string.match(redis.call('GET', fence) or '', '^%d+') or '0'
+redis.call('SET', fence, number .. ' ' .. holder, 'PX', fence_ms)
 return {1, holder, 0}
 """,
     _standing,
@@ -301,7 +321,7 @@ def _snapshot(reply: Any) -> _Snapshot:
     return _Snapshot(
         None if holder is None else text(holder),
         int(pttl),
-        int(fence) if str(text(fence or "0")).isdigit() else 0,
+        int(number) if (number := text(fence).partition(" ")[0]).isdecimal() else 0,
         int(waiting),
         tuple(map(text, waiters)),
     )
@@ -358,7 +378,7 @@ def _checked_on_lost(on_lost: object) -> OnLost:
     raise UsageError(f"on_lost={on_lost!r} must be 'raise', 'warn', 'ignore' or a function")
 
 
-class AsyncLock:
+class AsyncLock(Pinned):
     """A fair lock with a lease. `hf.lock(...)` makes one; it may be used any number of times."""
 
     def __init__(
@@ -432,6 +452,7 @@ class AsyncLock:
         return got if isinstance(got, AsyncHold) else None
 
     async def _contend(self, owner: str, wait: float | None) -> AsyncHold | Busy:
+        """Acquire as `owner`, which must be unique: whoever gives it again is granted as well."""
         rt = self._kit.rt
         began = rt.now()
         if rt.wants(Acquiring):
@@ -483,9 +504,19 @@ class AsyncLock:
                 announced = True
                 rt.emit(Waiting(self.name, owner, answer.position, answer.holder))
             pause = answer.look_ms / 1000 * rt.jitter(1.0, 1.1)
-            if ends is not None:
-                pause = min(pause, (ends - rt.now()) / NS_PER_S)
-            await rt.wait(signal, pause, inbox=True)
+            await self._pause(signal, rt.now() + int(pause * NS_PER_S), ends)
+
+    async def _pause(self, signal: Signal, look: int, ends: int | None) -> None:
+        """Wait until it is time to look: called, told when, or left alone for long enough."""
+        rt = self._kit.rt
+        while (now := rt.now()) < (look if ends is None else min(look, ends)):
+            until = look if ends is None else min(look, ends)
+            if not await rt.wait(signal, (until - now) / NS_PER_S, inbox=True):
+                return
+            in_ms = signal.told()
+            if in_ms is None:
+                return
+            look = min(look, rt.now() + in_ms * NS_PER_MS)
 
     async def _outlast(self, error: NodeError, failing_since: int, ends: int | None) -> None:
         """After a failed exchange: pause and return to ask again, or give up by raising.
@@ -495,6 +526,8 @@ class AsyncLock:
         rt = self._kit.rt
         now = rt.now()
         over = ends is not None and now >= ends
+        if not error.transient:
+            raise error
         if over and not (error.sent and now - failing_since < NS_PER_S // 4):
             raise error
         if now - failing_since >= OUTAGE_NS:
@@ -633,7 +666,7 @@ class AsyncLock:
         return f"<lock {self.name!r}>"
 
 
-class Lock:
+class Lock(Pinned):
     """A fair lock with a lease. `hf.lock(...)` makes one; it may be used any number of times."""
 
     def __init__(

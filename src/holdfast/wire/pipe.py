@@ -168,7 +168,9 @@ class Pipe(asyncio.Protocol):
                 earliest = deadline if earliest is None else min(earliest, deadline)
             elif not future.done():
                 silent = True
-                future.set_exception(self._lost("did not answer in time", sent=True))
+                error = self._lost("did not answer in time", sent=True)
+                error.__cause__ = TimeoutError()
+                future.set_exception(error)
         # Answers are due and nothing at all has come since they were asked for: the connection is
         # dead, or the server is frozen. New work shall not queue up behind it.
         if silent and now - self._heard_at > SILENCE_S:

@@ -60,9 +60,10 @@ def redirect(reply: object, host: str) -> Redirect | Again | None:
     return None
 
 
-_REFUSALS = re.compile(
-    r"\b(LOADING|READONLY|MASTERDOWN|CLUSTERDOWN|OOM|MISCONF|NOREPLICAS|BUSY|NOAUTH|NOPERM|WRONGPASS)\b"
-)
+# The server did nothing, and may do it later; or it did nothing, and never will.
+_PASSING = "LOADING|MOVED|ASK|TRYAGAIN|READONLY|MASTERDOWN|CLUSTERDOWN|OOM|MISCONF|NOREPLICAS|BUSY"
+_LASTING = "NOAUTH|NOPERM|WRONGPASS"
+_REFUSALS = re.compile(rf"\b(?:({_PASSING})|({_LASTING}))\b")
 
 
 def refusal(call: Call[Any], node: str, reply: Exception) -> Exception:
@@ -76,5 +77,11 @@ def refusal(call: Call[Any], node: str, reply: Exception) -> Exception:
             name=name,
         )
     found = _REFUSALS.search(message)
-    what = f"refuses ({found.group(1)})" if found else "answered with an error"
-    return NodeError(f"{node} {what}: {message}", node=node, sent=not found, name=name)
+    what = f"refuses ({found.group()})" if found else "answered with an error"
+    return NodeError(
+        f"{node} {what}: {message}",
+        node=node,
+        sent=not found,
+        transient=found is not None and found.group(1) is not None,
+        name=name,
+    )

@@ -168,7 +168,6 @@ def _from_cluster(client: Any, asynchronous: bool) -> Deployment:
             Endpoint(
                 connection_class,
                 {**kwargs, "host": node.host, "port": int(node.port)},
-                owner=client,
             )
             for node in nodes
         ]

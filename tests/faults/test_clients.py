@@ -1,0 +1,351 @@
+"""What can be connected to: URLs and clients of redis-py and valkey-py, TLS, ACL, RESP2 and RESP3."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.sentinel
+import valkey
+import valkey.asyncio
+
+import holdfast
+import holdfast.aio
+from holdfast import events
+from holdfast.core.keys import aux
+from holdfast.server import Server, ServerBinary
+from tests.conftest import Fleet
+from tests.support.kit import plain
+from tests.support.topologies import make_certificates, tls_binary, tls_server
+
+
+def blocking_story(hf: holdfast.Client, name: str, raw: Any) -> None:
+    """Acquire, extend, wait, be woken, release: what must work with every client."""
+    hold = hf.lock(name, lease=5).acquire()
+    hold.extend(20)
+    assert hf.lock(name).try_acquire() is None
+    waits: list[float] = []
+
+    def waiter() -> None:
+        began = time.monotonic()
+        with hf.lock(name, wait=10):
+            waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=waiter)
+    thread.start()
+    while raw.zcard(aux(name, "queue")) == 0:
+        time.sleep(0.002)
+    time.sleep(0.1)
+    hold.release()
+    thread.join()
+    assert waits[0] < 0.45, "it was found by looking, not woken"
+    assert not raw.exists(name)
+
+
+async def asyncio_story(hf: holdfast.aio.Client, name: str, raw: Any) -> None:
+    """The same for asyncio."""
+    hold = await hf.lock(name, lease=5).acquire()
+    await hold.extend(20)
+    assert await hf.lock(name).try_acquire() is None
+    began = time.monotonic()
+    task = asyncio.create_task(hf.lock(name).acquire(wait=10))
+    while raw.zcard(aux(name, "queue")) == 0:
+        await asyncio.sleep(0.002)
+    await asyncio.sleep(0.1)
+    await hold.release()
+    second = await task
+    assert time.monotonic() - began < 0.45, "it was found by looking, not woken"
+    await second.release()
+    assert not raw.exists(name)
+
+
+@pytest.mark.parametrize("library", [redis, valkey], ids=["redis-py", "valkey-py"])
+@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decoded"])
+@pytest.mark.parametrize("protocol", [2, 3], ids=["resp2", "resp3"])
+def test_existing_clients_behave_the_same(
+    server: Server, raw: redis.Redis, name: str, library: Any, decode: bool, protocol: int
+) -> None:
+    """decode_responses on and off, RESP2 and RESP3, both libraries, both faces. Cases 1, B24."""
+    options = {"port": server.port, "decode_responses": decode, "protocol": protocol}
+    lent = library.Redis(**options)
+    with holdfast.connect(lent) as hf:
+        blocking_story(hf, name, raw)
+    assert lent.ping()  # the client that was lent goes on working
+    lent.close()
+
+    async def main() -> None:
+        lent = library.asyncio.Redis(**options)
+        async with holdfast.aio.connect(lent) as hf:
+            await asyncio_story(hf, f"{name}-aio", raw)
+        assert await lent.ping()
+        await lent.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_client_with_retries_and_short_timeouts_waits_longer(
+    server: Server, raw: redis.Redis, name: str
+) -> None:
+    """A wait beyond the client's socket_timeout ends on time, with the right error. 20, B14."""
+    lent = redis.Redis(port=server.port, socket_timeout=0.2)
+    with holdfast.connect(lent) as hf, holdfast.connect(server.url) as other:
+        with other.lock(name):
+            began = time.monotonic()
+            with pytest.raises(holdfast.LockTimeout):
+                hf.lock(name).acquire(wait=1.0)
+            assert 0.95 < time.monotonic() - began < 1.8
+        with hf.lock(name, wait=1):
+            pass
+    lent.close()
+
+
+def test_a_blocking_timeout_is_never_sent(server: Server, raw: redis.Redis, name: str) -> None:
+    """No BLPOP and no blocking reads: nothing that could round to "for ever". Cases 11, B15."""
+    raw.config_resetstat()
+    with holdfast.connect(server.url) as hf, hf.lock(name):
+        for wait in (0.001, 0.0005, 0.02):
+            with pytest.raises(holdfast.LockTimeout):
+                hf.lock(name).acquire(wait=wait)
+    used = {key.removeprefix("cmdstat_") for key in raw.info("commandstats")}
+    assert not used & {"blpop", "brpop", "blmove", "bzpopmin", "xread", "xreadgroup", "wait"}
+
+
+def test_the_database_of_the_url_is_used(server: Server, name: str) -> None:
+    """redis://…/3 and ?db=3 lock in database 3, not in 0."""
+    three = redis.Redis(port=server.port, db=3)
+    zero = redis.Redis(port=server.port)
+    for url in (f"redis://127.0.0.1:{server.port}/3", f"unix://{server.socket}?db=3"):
+        with holdfast.connect(url) as hf, hf.lock(name):
+            assert three.exists(name)
+            assert not zero.exists(name)
+    three.close()
+    zero.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_schemes_are_synonyms(server: Server, name: str, scheme: str) -> None:
+    """valkey:// is redis://."""
+    with holdfast.connect(f"{scheme}://127.0.0.1:{server.port}") as hf, hf.lock(name) as hold:
+        assert hold.remaining() > 0
+
+
+def test_embedded_starts_a_real_server_shared_in_the_process(name: str) -> None:
+    """Two clients of "embedded:" meet on one server; it ends with the last of them."""
+    with holdfast.connect("embedded:") as one:
+        with holdfast.connect("embedded:") as two, one.lock(name):
+            assert two.lock(name).try_acquire() is None
+
+        async def main() -> None:
+            async with holdfast.aio.connect("embedded:") as three:
+                hold = await three.lock(name).try_acquire()
+                assert hold is not None
+                await hold.release()
+
+        asyncio.run(main())
+        with one.lock(name):
+            pass
+
+
+def test_clients_made_by_sentinel_and_cluster_clients(fleet: Fleet, name: str) -> None:
+    """`master_for` and RedisCluster of either colour are accepted. Case 60."""
+    pair = fleet.get("sentinel").sentinel
+    raw = fleet.get("sentinel").raw()
+    made = redis.sentinel.Sentinel(pair.sentinels).master_for(pair.name)
+    with holdfast.connect(made) as hf:
+        blocking_story(hf, name, raw)
+    host, port = "127.0.0.1", fleet.get("cluster").cluster.nodes[0].port
+    cluster_raw = fleet.get("cluster").raw()
+    with redis.RedisCluster(host=host, port=port) as lent, holdfast.connect(lent) as hf:
+        blocking_story(hf, name, cluster_raw)
+
+    async def main() -> None:
+        sentinel = redis.asyncio.sentinel.Sentinel(pair.sentinels)
+        primary = sentinel.master_for(pair.name)
+        async with holdfast.aio.connect(primary) as hf:
+            await asyncio_story(hf, f"{name}-aio", raw)
+        await primary.aclose()
+        for client in sentinel.sentinels:
+            await client.aclose()
+        lent = redis.asyncio.cluster.RedisCluster(host=host, port=port)
+        async with holdfast.aio.connect(lent) as hf:
+            await asyncio_story(hf, f"{name}-aio", cluster_raw)
+        await lent.aclose()
+
+    asyncio.run(main())
+    made.close()
+    raw.close()
+    cluster_raw.close()
+
+
+def test_tls_works_and_is_verified(tmp_path: Path, name: str) -> None:
+    """rediss:// with a CA of one's own; without it the connection is refused, not downgraded."""
+    binary = tls_binary()
+    if binary is None:
+        pytest.skip("no server with TLS at hand (Debian's redis-server has it)")
+    certs = make_certificates(tmp_path)
+    with tls_server(binary, certs) as server:
+        trusted = f"{server.url}?ssl_ca_certs={certs.ca}"
+        raw = redis.Redis.from_url(trusted)
+        with holdfast.connect(trusted) as hf:
+            blocking_story(hf, name, raw)
+
+        async def main() -> None:
+            async with holdfast.aio.connect(trusted) as hf:
+                await asyncio_story(hf, f"{name}-aio", raw)
+
+        asyncio.run(main())
+        with holdfast.connect(server.url) as hf, pytest.raises(holdfast.NodeError) as caught:
+            hf.lock(name).acquire(wait=0)
+        assert not caught.value.sent
+        raw.close()
+
+
+ACL = "+@connection +eval +evalsha +get +set +del +pttl +pexpire +time +zadd +zrem +zrange +zrank"
+ACL += " +zcard +zscore +hget +hset +hdel +publish +subscribe +exists"
+
+
+def test_acl_users_need_the_documented_rights_only(binary: ServerBinary, name: str) -> None:
+    """A user with exactly the rights of docs/keys.md: everything works. Case 60."""
+    with Server(binary) as server:
+        admin = plain(server.url)
+        admin.execute_command(
+            "ACL", "SETUSER", "app", "on", ">s3cret", f"~*{name}*", "resetchannels",
+            "&holdfast:*", *ACL.split(),
+        )
+        url = f"redis://app:s3cret@127.0.0.1:{server.port}/0"
+        with holdfast.connect(url) as hf:
+            blocking_story(hf, name, admin)
+
+        async def main() -> None:
+            async with holdfast.aio.connect(url) as hf:
+                await asyncio_story(hf, f"{name}-aio", admin)
+
+        asyncio.run(main())
+        wrong = f"redis://app:wrong@127.0.0.1:{server.port}/0"
+        with holdfast.connect(wrong) as hf, pytest.raises(holdfast.NodeError) as caught:
+            hf.lock(name).acquire(wait=0)
+        assert not caught.value.sent
+        admin.close()
+
+
+def test_without_the_right_to_the_channel_waiting_goes_on_by_looking(
+    binary: ServerBinary, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No pub/sub for this user: said once as an event and a log record; nobody hangs. T55, T29."""
+    with Server(binary) as server:
+        admin = plain(server.url)
+        admin.execute_command(
+            "ACL", "SETUSER", "app", "on", ">s3cret", "~*", "resetchannels", "+@all"
+        )
+        url = f"redis://app:s3cret@127.0.0.1:{server.port}/0"
+
+        def waited(hf: holdfast.Client) -> float:
+            hold = hf.lock(name).acquire()
+            timer = threading.Timer(0.2, hold.release)
+            timer.start()
+            began = time.monotonic()
+            hf.lock(name).acquire(wait=10).release()
+            timer.join()
+            return time.monotonic() - began
+
+        told: list[events.Event] = []
+        with caplog.at_level(logging.WARNING, "holdfast"), holdfast.connect(url) as hf:
+            hf.subscribe(told.append, [events.InboxFailed])
+            assert waited(hf) < 2.5
+        assert told
+        assert any("inboxfailed" in record.message for record in caplog.records)
+
+        async def main() -> None:
+            async with holdfast.aio.connect(url) as hf:
+                hold = await hf.lock(name).acquire()
+                asyncio.get_running_loop().call_later(
+                    0.2, lambda: tasks.append(asyncio.create_task(hold.release()))
+                )
+                tasks: list[asyncio.Task[None]] = []
+                second = await hf.lock(name).acquire(wait=10)
+                await second.release()
+                await tasks[0]
+
+        asyncio.run(main())
+        admin.close()
+
+
+def test_many_threads_share_one_client(server: Server, raw: redis.Redis, name: str) -> None:
+    """One blocking client, 16 threads, few connections, no lost update. Cases 2, 24."""
+    counter = {"value": 0}
+    with holdfast.connect(server.url) as hf:
+        lock = hf.lock(name, wait=60)
+
+        def work() -> None:
+            for _ in range(20):
+                with lock:
+                    value = counter["value"]
+                    time.sleep(0.0005)
+                    counter["value"] = value + 1
+
+        threads = [threading.Thread(target=work) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counter["value"] == 320
+
+
+def test_events_tell_the_whole_story(server: Server, name: str) -> None:
+    """Acquire, wait, grant, renew, refusal, release: each with its facts. Case 73."""
+    told: list[events.Event] = []
+    with holdfast.connect(server.url) as hf:
+        stop = hf.subscribe(told.append)
+        with hf.lock(name, lease=0.6):
+            time.sleep(0.5)
+            with pytest.raises(holdfast.LockTimeout):
+                hf.lock(name).acquire(wait=0.05)
+        stop()
+        hf.lock(name).acquire().release()
+    kinds = [type(event).__name__ for event in told]
+    assert kinds[:2] == ["Acquiring", "Granted"]
+    assert kinds[-1] == "Released"
+    assert {"Renewed", "Waiting", "Refused"} <= set(kinds)
+    released = told[-1]
+    assert isinstance(released, events.Released)
+    assert 0.5 < released.held < 2
+    assert {event.name for event in told} == {name}
+
+
+def test_an_observer_that_raises_changes_nothing(server: Server, name: str) -> None:
+    """Observing must never break a lock."""
+
+    def broken(_: events.Event) -> None:
+        raise RuntimeError
+
+    with holdfast.connect(server.url) as hf:
+        hf.subscribe(broken)
+        with hf.lock(name):
+            pass
+
+
+def test_a_callback_that_raises_does_not_stop_the_keeper(server: Server, name: str) -> None:
+    """A bug in on_lost is a warning; other holds are renewed on. Cases 45, T08."""
+
+    def broken(_: holdfast.Hold) -> None:
+        raise RuntimeError("bug")
+
+    collected: list[Callable[[], None]] = []
+    with holdfast.connect(server.url) as hf, pytest.warns(UserWarning, match="bug"):
+        sick = hf.lock(name, lease=0.1, renew=False, on_lost=broken).acquire()
+        well = hf.lock(f"{name}-2", lease=0.4).acquire()
+        time.sleep(0.9)
+        well.ensure()
+        well.release()
+        assert sick.lost.is_set()
+        collected.append(sick.ensure)
