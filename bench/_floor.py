@@ -1,9 +1,9 @@
 """Floors: what one round trip costs when nothing but bytes is moved.
 
-Two kinds. *raw* is the least that a lock on one primary can be: `SET NX PX` and a compare-and-delete
-by EVALSHA. *our scripts* sends what holdfast sends, byte for byte, without holdfast: a recorder
-between client and server writes the bytes down. What holdfast adds to the second is Python; what
-the second adds to the first is Lua on the server.
+Two kinds. *raw* is the least that a lock on one primary can be: `SET NX PX`, and a compare-and-
+delete by EVALSHA. *our scripts* sends what holdfast sends, byte for byte, without holdfast: a
+recorder between client and server writes the bytes down. What holdfast adds to the second is
+Python; what the second adds to the first is Lua on the server.
 """
 
 from __future__ import annotations

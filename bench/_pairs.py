@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import _apeers
@@ -40,11 +43,45 @@ def _blocking_runs(server: Server, peers: dict[str, Any]) -> dict[str, Any]:
     raw.check()
     ours.check()
     runs = {RAW: raw.pairs, OURS: ours.pairs}
-    for number_, (title, peer) in enumerate(peers.items()):
-        runs[title] = peer.reused(f"bench:pair:{number_}")
+    for place, (title, peer) in enumerate(peers.items()):
+        runs[title] = peer.reused(f"bench:pair:{place}")
         if isinstance(peer, _peers.Holdfast | _peers.RedisPy):
-            runs[title + FRESH] = peer.fresh(f"bench:fresh:{number_}")
+            runs[title + FRESH] = peer.fresh(f"bench:fresh:{place}")
     return runs
+
+
+@contextmanager
+def _one_core(server: Server, wanted: bool) -> Iterator[None]:
+    """Client and server on one core, where the system lets us choose.
+
+    A pair is strictly one after the other, so a second core gains nothing; but waking it costs
+    more than the pair, and whether it must be woken differs from round to round.
+    """
+    if not wanted or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    core = {min(before)}
+    for thread in os.listdir(f"/proc/{server.pid}/task"):
+        os.sched_setaffinity(int(thread), core)
+    os.sched_setaffinity(0, core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _blocking_figures(
+    quick: bool, one_core: bool, notes: list[str]
+) -> tuple[dict[str, _rounds.Figures], list[str]]:
+    """Everybody's figures, and the remarks of those who took part."""
+    rounds = (5 if quick else 24) // (1 if one_core else 2)
+    with Server() as server, _one_core(server, one_core):
+        peers = _peers.opened(_peers.PEERS, server, notes)
+        figures = _rounds.blocking(_blocking_runs(server, peers), rounds, 100, 0.05)
+        for peer in peers.values():
+            peer.close()
+    return figures, [f"{it.title}: {it.remark}" for it in peers.values() if it.remark]
 
 
 def _blocking_goals(figures: dict[str, _rounds.Figures]) -> list[Goal]:
@@ -55,31 +92,36 @@ def _blocking_goals(figures: dict[str, _rounds.Figures]) -> list[Goal]:
     ]
 
 
+def _blocking_notes(one: dict[str, _rounds.Figures], free: dict[str, _rounds.Figures]) -> list[str]:
+    ours, theirs = _peers.Holdfast.title, _peers.RedisPy.title
+    return [
+        "One core: client and server share a core, which takes the waking of idle cores out of the "
+        "figures; the goals are of these. Free: the system places them.",
+        "Interleaved rounds, medians, also of the ratios, which are taken within a round. `cpu` is "
+        "the client's process.",
+        f"With a new lock object and a `with` block for each pair: redis-py / holdfast = "
+        f"{number(_ratio(one, theirs + FRESH, ours + FRESH))}.",
+        f"holdfast over its own bytes on a raw socket (what its Python costs): "
+        f"{number(_ratio(one, ours, OURS))}; those over the raw floor (its Lua): "
+        f"{number(_ratio(one, OURS, RAW))}.",
+        f"Free placement: redis-py / holdfast = {number(_ratio(free, theirs, ours))}, "
+        f"holdfast / raw floor = {number(_ratio(free, ours, RAW))}.",
+    ]
+
+
 def blocking(quick: bool) -> Section:
     """Section 1: one thread, one lock, nobody else wants it."""
     section = Section("blocking", "1. Uncontended pair (acquire + release), blocking")
-    section.columns = ["", "us/pair", "best", "cpu us", "x floor", "x holdfast"]
-    rounds, most = (5, 150) if quick else (15, 300)
-    with Server() as server:
-        peers = _peers.opened(_peers.PEERS, server, section.notes)
-        figures = _rounds.blocking(_blocking_runs(server, peers), rounds, most, 0.3)
-        for peer in peers.values():
-            peer.close()
-    for name, it in figures.items():
-        over = _ratio(figures, name, RAW), _ratio(figures, name, _peers.Holdfast.title)
-        section.rows.append([name, it.us, it.best_us, it.cpu_us, *over])
-    section.goals = _blocking_goals(figures)
-    fresh = _ratio(figures, _peers.RedisPy.title + FRESH, _peers.Holdfast.title + FRESH)
-    over = _ratio(figures, _peers.Holdfast.title, OURS)
-    section.notes += [
-        f"{rounds} interleaved rounds of at most {most} pairs; medians, also of the ratios, which "
-        "are taken within a round. `best` is the quickest round; `cpu` is this process only.",
-        f"With a new lock object and a `with` block for each pair: redis-py / holdfast = "
-        f"{number(fresh)}.",
-        f"holdfast over its own bytes on a raw socket (what its Python costs): {number(over)}.",
-        *(f"{peer.title}: {peer.remark}" for peer in peers.values() if peer.remark),
-    ]
-    section.raw = _raw(figures)
+    section.columns = ["", "one core: us", "best", "cpu us", "x floor", "x holdfast", "free: us"]
+    one, remarks = _blocking_figures(quick, True, section.notes)
+    free, _ = _blocking_figures(quick, False, [])
+    for name, it in one.items():
+        over = _ratio(one, name, RAW), _ratio(one, name, _peers.Holdfast.title)
+        elsewhere = free[name].us if name in free else None
+        section.rows.append([name, it.us, it.best_us, it.cpu_us, *over, elsewhere])
+    section.goals = _blocking_goals(one)
+    section.notes += _blocking_notes(one, free) + remarks
+    section.raw = {"one core": _raw(one), "free": _raw(free)}
     return section
 
 
@@ -129,7 +171,8 @@ def asynchronous(quick: bool) -> Section:
     section = Section("asyncio", "2. Uncontended pairs (acquire + release), asyncio")
     section.columns = ["", "1 task: pairs/s", "x holdfast", "1,000 tasks: pairs/s", "x holdfast"]
     with Server() as server:
-        one = asyncio.run(_tasks(server, 1, quick, []))
+        with _one_core(server, True):
+            one = asyncio.run(_tasks(server, 1, quick, []))
         many = asyncio.run(_tasks(server, 1000, quick, section.notes))
     ours = _apeers.AsyncHoldfast.title
     for kind in _apeers.ASYNC_PEERS:
@@ -141,7 +184,9 @@ def asynchronous(quick: bool) -> Section:
     section.goals = _async_goals(many)
     python = ratio(1.0, _ratio(many, _apeers.OurScripts.title, ours))
     section.notes += [
-        "Throughput over holdfast's; the goals compare with the quicker of a library's two rows.",
+        "`x holdfast`: throughput over holdfast's. One task: client and server on one core, as in "
+        "section 1; 1,000 tasks: the system places them. The goals compare with the quicker of a "
+        "library's two rows.",
         f"1,000 tasks: holdfast takes {number(python)} times as long as its own bytes on a bare "
         "pipe (what its Python costs).",
         *(f"{kind.title}: {kind.remark}" for kind in _apeers.ASYNC_PEERS if kind.remark),

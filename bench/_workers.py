@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import traceback
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ class Failed(Exception):
 
 def _serve(pipe: Any, shared: Any) -> None:
     """In the worker: run "module:function" with the given arguments until told to end."""
+    logging.getLogger().addHandler(logging.NullHandler())  # peers log what is expected here
     while True:
         try:
             order = pipe.recv()

@@ -7,6 +7,7 @@ goal whether the numbers of this run meet it. Everything is a ratio within one r
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 import warnings
 from collections.abc import Callable
@@ -51,6 +52,7 @@ def _heading(around: dict[str, object]) -> str:
 def main() -> None:
     """Run the sections that were asked for."""
     options = _options()
+    logging.getLogger().addHandler(logging.NullHandler())  # peers log what is expected here
     warnings.simplefilter("ignore")  # peers' own deprecations are not the subject
     around = {**surroundings(newest().label), "quick": options.quick}
     print(_heading(around), flush=True)

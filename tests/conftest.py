@@ -89,7 +89,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         labels = [label for label in DEPLOYMENTS if only is None or only.args[0](label)]
         grid = [(colour, label) for label in labels for colour in COLOURS]
         metafunc.parametrize("kit", grid, indirect=True, ids=[f"{c}-{d}" for c, d in grid])
-    if "binary" in metafunc.fixturenames:
+    marks = metafunc.definition.iter_markers("parametrize")
+    own = {name for mark in marks for name in str(mark.args[0]).replace(" ", "").split(",")}
+    if "binary" in metafunc.fixturenames and "binary" not in own:
         metafunc.parametrize("binary", BINARIES, ids=[b.label for b in BINARIES])
 
 

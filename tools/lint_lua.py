@@ -17,6 +17,7 @@ lines       at most 100 characters
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pkgutil
 import re
@@ -102,14 +103,18 @@ def scripts_of(module: Any) -> list[Found]:
 
 def made_in(source: str) -> list[str]:
     """The names of all scripts that a module makes, at module level or not."""
-    return [
-        node.args[0].value if isinstance(node.args[0], ast.Constant) else ast.unparse(node.args[0])
+    calls = [
+        node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "Script"
-        and node.args
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
     ]
+    return [_literal(call.args[0]) for call in calls if ast.unparse(call.func) == "Script"]
+
+
+def _literal(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return ast.unparse(node)
 
 
 def hidden(module: Any) -> list[Finding]:
@@ -135,6 +140,8 @@ _TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+KINDS: Final = ("space", "comment", "string", "number", "name", "mark")
+
 
 @dataclass(frozen=True)
 class Token:
@@ -152,8 +159,7 @@ def tokens(lua: str) -> list[Token]:
     """The tokens of a script, without space and comments."""
     line, made = 1, []
     for match in _TOKENS.finditer(lua):
-        kind = match.lastgroup or ""
-        kind = next(k for k in ("space", "comment", "string", "number", "name", "mark") if match[k])
+        kind = next(kind for kind in KINDS if match[kind])
         if kind not in ("space", "comment"):
             made.append(Token(kind, match[0], line))
         line += match[0].count("\n")
@@ -255,7 +261,7 @@ def _says(argument: Argument, word: str) -> bool:
 def check_keys(stream: Sequence[Token], calls: Sequence[RedisCall]) -> Iterator[Problem]:
     keys = key_names(stream)
     for call in calls:
-        if call.command in KEYLESS or not call.args:
+        if call.command in KEYLESS or call.command in BANNED or not call.args:
             continue
         if len(call.args) < 2:
             yield call.line, f"{call.command} has no key, and is not known as a command without one"
@@ -356,22 +362,23 @@ def _passed(stream: Sequence[Token]) -> Iterator[tuple[str, Argument]]:
 # ── globals: what the compiler made of it ──────────────────────────────────────────────────────
 
 _GETGLOBAL, _SETGLOBAL = 5, 7
-_compile: Callable[[bytes], Any] | None = None
+
+
+@functools.cache
+def _compiler() -> Callable[[bytes], tuple[bytes | None, bytes]]:
+    lua: Any = lupa.lua51.LuaRuntime
+    compiler: Callable[[bytes], tuple[bytes | None, bytes]] = lua(encoding=None).eval(
+        b"function(source) local chunk, problem = loadstring(source, '=script')"
+        b" return chunk and string.dump(chunk), problem end"
+    )
+    return compiler
 
 
 def compiled(lua: str) -> bytes:
     """The bytecode of Lua 5.1. Raises ValueError with the compiler's message."""
-    global _compile
-    if _compile is None:
-        _compile = lupa.lua51.LuaRuntime(encoding=None).eval(
-            b"function(source) local chunk, problem = loadstring(source, '=script')"
-            b" return chunk and string.dump(chunk), problem end"
-        )
-    code, problem = (_compile(lua.encode()), None) if _compile else (None, None)
-    if isinstance(code, tuple):
-        code, problem = code
+    code, problem = _compiler()(lua.encode())
     if code is None:
-        raise ValueError((problem or b"").decode())
+        raise ValueError(problem.decode())
     return bytes(code)
 
 
@@ -394,13 +401,15 @@ class _Dump:
     def _string(self) -> str:
         size = self._take("Q")
         self._at += size
-        return self._code[self._at - size : self._at - 1].decode() if size else ""
+        return self._code[self._at - size : self._at - 1].decode(errors="replace") if size else ""
 
     def _constant(self) -> object:
         kind = self._take("B")
-        return {0: lambda: None, 1: lambda: self._take("B"), 3: lambda: self._take("d")}.get(
-            kind, self._string
-        )()
+        if kind == 0:
+            return None
+        if kind == 1:
+            return bool(self._take("B"))
+        return self._take("d") if kind == 3 else self._string()
 
     def globals(self) -> Iterator[tuple[int, str, bool]]:
         """(line, name, written) of each access to a global in a function and those within it."""

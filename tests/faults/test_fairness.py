@@ -26,13 +26,15 @@ pytestmark = pytest.mark.timeout(120)
 
 def spawn(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
 def contenders(server: Server, name: str, seconds: float, deaf: bool = False) -> list[Any]:
     """Eight processes, 1 ms of work under the lock; what each reports."""
-    begin = time.time() + 1.5
     # Deaf: nothing that is published finds its waiter.
     ears = "hf._rt._mailboxes = type('Deaf', (dict,), {'get': lambda *a: None})()" if deaf else ""
     code = f"""
@@ -41,8 +43,10 @@ def contenders(server: Server, name: str, seconds: float, deaf: bool = False) ->
         hf.lock({name!r} + "-warm").acquire().release()
         {ears}
         lock = hf.lock({name!r})
-        time.sleep(max(0, {begin} - time.time()))
-        ends, waits, fences, spans = time.monotonic() + {seconds}, [], [], []
+        print("ready", flush=True)
+        begin = float(input())
+        time.sleep(max(0, begin - time.monotonic()))
+        ends, waits, fences, spans = begin + {seconds}, [], [], []
         while time.monotonic() < ends:
             before = time.monotonic()
             with lock as hold:
@@ -54,6 +58,14 @@ def contenders(server: Server, name: str, seconds: float, deaf: bool = False) ->
         print(json.dumps([waits, fences, spans]))
     """
     processes = [spawn(code) for _ in range(8)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    begin = time.monotonic() + 0.2  # one clock for all processes of this machine
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(f"{begin}\n")
+        process.stdin.flush()
     return [json.loads(process.communicate(timeout=60)[0]) for process in processes]
 
 
@@ -144,6 +156,8 @@ def test_a_killed_waiter_at_the_head_delays_the_next_by_one_window(
     with holdfast.connect(server.url) as hf:
         hold = hf.lock(name).acquire()
         process = spawn(code)
+        assert process.stdin is not None
+        process.stdin.close()
         assert process.stdout is not None
         assert process.stdout.readline() == "queued\n"
         got: list[float] = []
