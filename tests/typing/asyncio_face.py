@@ -156,6 +156,7 @@ async def failing(lock: aio.Lock) -> None:
     except aio.NodeError as error:
         assert_type(error.node, str)
         assert_type(error.sent, bool)
+        assert_type(error.transient, bool)
     except aio.NotReplicated as error:
         assert_type((error.wanted, error.got), tuple[int, int])
     except aio.QuorumError as error:

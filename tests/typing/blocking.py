@@ -144,6 +144,7 @@ def failing(lock: holdfast.Lock) -> None:
     except holdfast.NodeError as error:
         assert_type(error.node, str)
         assert_type(error.sent, bool)
+        assert_type(error.transient, bool)
     except holdfast.NotReplicated as error:
         assert_type((error.wanted, error.got), tuple[int, int])
     except holdfast.QuorumError as error:

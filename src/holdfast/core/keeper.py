@@ -25,10 +25,11 @@ class Keepable(Protocol):
     """What the keeper must know of a hold. Times in ns on the runtime's clock."""
 
     ident: int
-    grain: int
     loss_key: int
     renew_key: int
 
+    @property
+    def grain(self) -> int: ...
     @property
     def deadline(self) -> int: ...
     @property

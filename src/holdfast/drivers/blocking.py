@@ -189,7 +189,7 @@ class BlockingRuntime(Common):
         error: NodeError | None,
     ) -> None:
         """The exchange broke. The link is dropped, or kept aside for the undo that must follow."""
-        timed_out = error is None or isinstance(error.__cause__, TimeoutError)
+        timed_out = error is None or isinstance(error.__cause__, TimeoutError | BlockingIOError)
         if call.tied and timed_out:
             stale = self._abandoned.pop(call.tied, None)
             if stale is not None:

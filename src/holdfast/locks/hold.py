@@ -19,7 +19,7 @@ from ..core.compensate import compensate
 from ..core.events import Lost as LostEvent
 from ..core.events import Released, ReleaseFailed, RenewalFailed, Renewed
 from ..core.keeper import Keeper
-from ..core.lease import NS_PER_MS, NS_PER_S, Seconds, Validity, attempt_s, renewal_ns
+from ..core.lease import NS_PER_S, Seconds, Validity
 from ..core.pinned import Pinned
 from ..core.runtime import Runtime, Scope, Signal, run
 from ..core.script import Call, Script
@@ -61,6 +61,12 @@ class Terms(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     lease_ms: int
     grace_ms: int
+    life: str
+    """Lease and grace in ms, as the scripts take them."""
+    span_ns: int
+    attempt: float
+    pause_ns: int
+    grain: int
     renew: bool
     max_hold_ns: int | None
     acks: int
@@ -75,21 +81,18 @@ class AsyncHold(Pinned):
 
     __slots__ = (
         "__weakref__",
-        "_attempt",
         "_deadline",
         "_end",
         "_epoch",
         "_face",
         "_granted_at",
         "_kit",
-        "_pause",
         "_reason",
         "_release_sent",
         "_state",
         "_terms",
         "_watchers",
         "fence",
-        "grain",
         "ident",
         "loss_key",
         "owner",
@@ -114,14 +117,9 @@ class AsyncHold(Pinned):
         self._epoch = kit.rt.epoch
         self._granted_at = sent
         self._watchers: list[Signal] | None = None
-        span = kit.validity.span_ns(terms.lease_ms)
         self._end = None if terms.max_hold_ns is None else sent + terms.max_hold_ns
-        self._deadline = sent + span
-        self._attempt = attempt_s(span, kit.timeout)
-        self._pause = renewal_ns(span, kit.timeout)
-        # A loss may be signalled this much early, never late: 0.4 % of the lease.
-        self.grain = max(NS_PER_MS, span >> 8)
-        self.renew_at = sent + self._pause if terms.renew else None
+        self._deadline = sent + terms.span_ns
+        self.renew_at = sent + terms.pause_ns if terms.renew else None
         self.loss_key = self.renew_key = 0
         kit.keeper.add(self)
 
@@ -137,6 +135,11 @@ class AsyncHold(Pinned):
         """When the hold ends by itself, in ns of the runtime's clock."""
         end = self._end
         return self._deadline if end is None or self._deadline < end else end
+
+    @property
+    def grain(self) -> int:
+        """How much earlier than its deadline, in ns, the loss may be signalled."""
+        return self._terms.grain
 
     @property
     def active(self) -> bool:
@@ -305,7 +308,7 @@ class AsyncHold(Pinned):
         """The call that renews the lease, or None if it shall not be renewed."""
         if self._state != HELD or (self._end is not None and self._kit.rt.now() >= self._end):
             return None
-        return self._renew_call(self._terms.lease_ms, self._attempt)
+        return self._renew_call(self._terms.lease_ms, self._terms.attempt)
 
     def renewed(self, sent: int, answer: Standing | HoldfastError) -> None:
         """Take in the answer to a renewal. Errors are retried while the lease lasts."""
@@ -316,14 +319,14 @@ class AsyncHold(Pinned):
             self._lose("replaced by another kind of value")
         elif isinstance(answer, HoldfastError):
             # An answer that never came proves nothing; what is known is kept, and asked again soon.
-            self.renew_at = rt.now() + self._pause // 4
+            self.renew_at = rt.now() + self._terms.pause_ns // 4
             if rt.wants(RenewalFailed):
                 rt.emit(RenewalFailed(self.name, self.owner, str(answer), self.remaining()))
         elif not answer.mine:
             self._lose(answer.reason())
         else:
             self._prolong(sent, self._terms.lease_ms)
-            self.renew_at = sent + self._pause
+            self.renew_at = sent + self._terms.pause_ns
             if rt.wants(Renewed):
                 rt.emit(Renewed(self.name, self.owner, self.remaining()))
 

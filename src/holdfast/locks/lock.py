@@ -37,7 +37,15 @@ import msgspec
 from ..core.compensate import compensate
 from ..core.events import Acquiring, Granted, Refused, Waiting
 from ..core.keys import aux, checked_name
-from ..core.lease import NS_PER_MS, NS_PER_S, Seconds, milliseconds, seconds
+from ..core.lease import (
+    NS_PER_MS,
+    NS_PER_S,
+    Seconds,
+    attempt_s,
+    milliseconds,
+    renewal_ns,
+    seconds,
+)
 from ..core.pinned import Pinned
 from ..core.runtime import Signal, run
 from ..core.script import Call, Script, text
@@ -52,20 +60,22 @@ FENCE_MS = 24 * 3600 * 1000
 FOREVER_MS = 10**12
 OUTAGE_NS = 5 * NS_PER_S
 
-# Shared by the scripts below. Every script ends with ARGV: ..., claim window, fence lifetime.
+# Shared by the scripts below. Every script ends with ARGV: ..., claim window, fence lifetime. Each
+# answers the common case first, and defines what it needs for the others only then: a script is
+# built anew at each run.
 _NAMES = """
 local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, claim_ms, fence_ms = ARGV[1], ARGV[#ARGV - 1], ARGV[#ARGV]
+"""
 
+_KEEP = """
 -- Keys live as long as the longest patience asked for; nothing shortens them.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
 end
 """
 
-_COMMON = (
-    _NAMES
-    + """
+_GRANT = """
 local clock = redis.call('TIME')
 local us = clock[1] * 1000000 + clock[2]
 local now = math.floor(us / 1000)
@@ -78,7 +88,11 @@ local function grant(who, ms)
   redis.call('SET', fence, new .. (forced or ''), 'PX', fence_ms)
   return new
 end
+"""
 
+_QUEUE = (
+    _KEEP
+    + """
 local function forget(who)
   redis.call('ZREM', queue, who)
   redis.call('HDEL', waiters, 'w' .. who)
@@ -157,10 +171,17 @@ def _standing(reply: Any) -> Standing:
 # -> {1, fence} or {0, look again in ms, position, holder}
 ACQUIRE: Final = Script(
     "lock.acquire",
-    _COMMON
+    _NAMES
+    + _GRANT
     + """
 local life, patience, inbox = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local holder = redis.call('GET', lock)
+if not holder and redis.call('EXISTS', queue, waiters) == 0 then
+  return {1, grant(owner, life)}
+end
+"""
+    + _QUEUE
+    + """
 if holder == owner then
   local claim = redis.call('HGET', waiters, 'claim')
   if claim and string.match(claim, '^%d+ %S+ (.*)$') == owner then
@@ -226,10 +247,18 @@ return {0, look, position, holder}
 # then it is out of the queue, and a reservation that had reached it goes to the next.
 RELEASE: Final = Script(
     "lock.release",
-    _COMMON
+    _NAMES
     + """
 local holder = redis.call('GET', lock)
 if holder ~= owner then return {0, holder or '', 0} end
+if redis.call('EXISTS', queue) == 0 then
+  redis.call('DEL', lock)
+  return {1, owner, 0}
+end
+"""
+    + _GRANT
+    + _QUEUE
+    + """
 pass_on()
 return {1, owner, 0}
 """,
@@ -238,7 +267,9 @@ return {1, owner, 0}
 
 LEAVE: Final = Script(
     "lock.leave",
-    _COMMON
+    _NAMES
+    + _GRANT
+    + _QUEUE
     + """
 forget(owner)
 local holder = redis.call('GET', lock)
@@ -261,6 +292,7 @@ return {1, owner, 0}
 RENEW: Final = Script(
     "lock.renew",
     _NAMES
+    + _KEEP
     + """
 local holder = redis.call('GET', lock)
 if holder ~= owner then
@@ -276,7 +308,9 @@ return {1, owner, 0}
 # ARGV: '', claim, fence lifetime -> {1 if somebody held it, who, 0}
 FORCE: Final = Script(
     "lock.force",
-    _COMMON
+    _NAMES
+    + _GRANT
+    + _QUEUE
     + """
 local holder = redis.call('GET', lock)
 if not holder then return {0, '', 0} end
@@ -404,12 +438,21 @@ class AsyncLock(Pinned):
         if not isinstance(renew, bool):
             raise UsageError(f"renew={renew!r} must be True or False")
         most = kit.max_lease
+        lease_ms = kit.validity.checked_lease_ms(lease, most=most)
+        grace_ms = milliseconds(seconds(grace, "grace", most=most))
+        span = kit.validity.span_ns(lease_ms)
         limit = None if max_hold is None else seconds(max_hold, "max_hold", least=0.001)
         self._terms = Terms(
             name=name,
             keys=(name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
-            lease_ms=kit.validity.checked_lease_ms(lease, most=most),
-            grace_ms=milliseconds(seconds(grace, "grace", most=most)),
+            lease_ms=lease_ms,
+            grace_ms=grace_ms,
+            life=str(lease_ms + grace_ms),
+            span_ns=span,
+            attempt=attempt_s(span, kit.timeout),
+            pause_ns=renewal_ns(span, kit.timeout),
+            # A loss may be signalled this much early, never late: 0.4 % of the lease.
+            grain=max(NS_PER_MS, span >> 8),
             renew=renew,
             max_hold_ns=None if limit is None else int(limit * NS_PER_S),
             acks=_checked_acks(acks),
@@ -460,11 +503,12 @@ class AsyncLock(Pinned):
         signal = rt.listen(owner) if wait != 0 else None
         try:
             got = await self._attempts(owner, began, wait, signal)
-            waited = (rt.now() - began) / NS_PER_S
             if isinstance(got, AsyncHold):
                 if rt.wants(Granted):
+                    waited = (rt.now() - began) / NS_PER_S
                     rt.emit(Granted(self.name, owner, got.fence, waited))
             elif rt.wants(Refused):
+                waited = (rt.now() - began) / NS_PER_S
                 rt.emit(Refused(self.name, owner, waited, got.holder or None))
             return got
         except BaseException as error:
@@ -481,8 +525,8 @@ class AsyncLock(Pinned):
         ends = None if wait is None else began + int(wait * NS_PER_S)
         failing_since: int | None = None
         announced = False
+        sent = began
         while True:
-            sent = rt.now()
             left = None if ends is None else max(0, ends - sent)
             try:
                 answer = await rt.call(self._acquire_call(owner, left, wait))
@@ -490,10 +534,11 @@ class AsyncLock(Pinned):
                 error.name = self.name
                 failing_since = sent if failing_since is None else failing_since
                 await self._outlast(error, failing_since, ends)
+                sent = rt.now()
                 continue
             failing_since = None
             if not isinstance(answer, Busy):
-                if rt.now() < kit.validity.deadline(sent, self._terms.lease_ms):
+                if rt.now() < sent + self._terms.span_ns:
                     return AsyncHold(kit, self._terms, owner, answer, sent, self._face)
                 # Granted, but the answer was under way for longer than the lease.
                 await rt.shield(self._withdraw(owner))
@@ -505,6 +550,7 @@ class AsyncLock(Pinned):
                 rt.emit(Waiting(self.name, owner, answer.position, answer.holder))
             pause = answer.look_ms / 1000 * rt.jitter(1.0, 1.1)
             await self._pause(signal, rt.now() + int(pause * NS_PER_S), ends)
+            sent = rt.now()
 
     async def _pause(self, signal: Signal, look: int, ends: int | None) -> None:
         """Wait until it is time to look: called, told when, or left alone for long enough."""
@@ -545,14 +591,15 @@ class AsyncLock(Pinned):
             patience = math.ceil(left / NS_PER_MS)
             if wait:  # a short wait must not become a long one because a server hangs
                 timeout = min(timeout, left / NS_PER_S + 0.25)
-        life = str(terms.lease_ms + terms.grace_ms)
-        args = (owner, life, str(patience), self._kit.rt.inbox, *_EXTRA)
+        args = (owner, terms.life, str(patience), self._kit.rt.inbox, *_EXTRA)
         return Call(ACQUIRE, terms.keys, args, timeout, acks=terms.acks, tied=owner)
 
     async def _withdraw(self, owner: str) -> None:
         """Undo whatever this owner may have: a place in the queue, a reservation, the lock."""
         timeout = min(1.0, self._kit.timeout)
-        await self._kit.rt.call(Call(LEAVE, self._terms.keys, (owner, *_EXTRA), timeout, tied=owner))
+        await self._kit.rt.call(
+            Call(LEAVE, self._terms.keys, (owner, *_EXTRA), timeout, tied=owner)
+        )
 
     # ── for people and for operators ───────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ A link that was left in the middle of an exchange still owes replies; it never r
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections import deque
 from typing import Any
@@ -24,7 +25,16 @@ PING_S = 20.0
 class Link:
     """One connection. redis-py opened it; from here on its bytes are ours."""
 
-    __slots__ = ("_connection", "_reader", "_sock", "_timeout", "endpoint", "owed", "used_at")
+    __slots__ = (
+        "_connection",
+        "_kernel",
+        "_reader",
+        "_sock",
+        "_timeout",
+        "endpoint",
+        "owed",
+        "used_at",
+    )
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self.endpoint = endpoint
@@ -43,14 +53,28 @@ class Link:
             for sentinel in endpoint.sentinels:
                 sentinel.connection_pool.disconnect()
         self._sock: socket.socket = self._connection._sock
-        self._sock.settimeout(timeout)
+        # Timeouts by the kernel: a Python socket with a timeout polls before every call. TLS needs
+        # the latter, its reads and writes are several calls.
+        self._kernel = not hasattr(self._sock, "getpeercert") and hasattr(socket, "SO_RCVTIMEO")
+        self._set_timeout(timeout)
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
+
+    def _set_timeout(self, timeout: float) -> None:
+        self._timeout = timeout
+        if self._kernel:
+            # 0 would mean "never".
+            whole, part = divmod(max(1, int(timeout * 1_000_000)), 1_000_000)
+            value = struct.pack("@ll", whole, part)
+            self._sock.settimeout(None)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        else:
+            self._sock.settimeout(timeout)
 
     def send(self, data: bytes, replies: int, timeout: float) -> None:
         """Write a request that will be answered by `replies` replies."""
         if timeout != self._timeout:
-            self._sock.settimeout(timeout)
-            self._timeout = timeout
+            self._set_timeout(timeout)
         self.owed += replies  # before the write: interrupted half-way, it must not be reused
         try:
             self._sock.sendall(data)
@@ -78,16 +102,15 @@ class Link:
                 return reply
             left = ends - time.monotonic()
             if left <= 0:
-                raise self._broken(TimeoutError())
-            self._sock.settimeout(left)
-            self._timeout = left
+                raise self._broken(TimeoutError()) from TimeoutError()
+            self._set_timeout(left)
 
     def read_message(self) -> str | None:
         """The next message of a subscribed link, or None for anything else that was said.
 
         A connection that died silently is found by PING: twice nothing, and it is broken.
         """
-        self._sock.settimeout(PING_S)
+        self._set_timeout(PING_S)
         pinged = False
         while True:
             reply = self._reader.gets()
@@ -96,7 +119,7 @@ class Link:
                 return reply[2].decode("utf-8", "backslashreplace") if is_message else None
             try:
                 data = self._sock.recv(65536)
-            except TimeoutError as error:
+            except (TimeoutError, BlockingIOError) as error:
                 if pinged:
                     raise self._broken(error) from error
                 pinged = True
@@ -116,7 +139,7 @@ class Link:
             pass
 
     def _broken(self, error: OSError | None) -> NodeError:
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError):
             what = "did not answer in time"
         else:
             what = f"broke the connection{f' ({error})' if error else ''}"
@@ -132,7 +155,7 @@ class Link:
             try:
                 return self._sock.recv(1, *self._peek_flags()) is not None
             finally:
-                self._sock.settimeout(self._timeout)
+                self._set_timeout(self._timeout)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
