@@ -45,7 +45,7 @@ def _blocking_runs(server: Server, peers: dict[str, Any]) -> dict[str, Any]:
     runs = {RAW: raw.pairs, OURS: ours.pairs}
     for place, (title, peer) in enumerate(peers.items()):
         runs[title] = peer.reused(f"bench:pair:{place}")
-        if isinstance(peer, _peers.Holdfast | _peers.RedisPy):
+        if type(peer) in (_peers.Holdfast, _peers.RedisPy):
             runs[title + FRESH] = peer.fresh(f"bench:fresh:{place}")
     return runs
 
@@ -75,10 +75,10 @@ def _blocking_figures(
     quick: bool, one_core: bool, notes: list[str]
 ) -> tuple[dict[str, _rounds.Figures], list[str]]:
     """Everybody's figures, and the remarks of those who took part."""
-    rounds = (5 if quick else 24) // (1 if one_core else 2)
+    rounds = (12 if quick else 60) // (1 if one_core else 2)
     with Server() as server, _one_core(server, one_core):
         peers = _peers.opened(_peers.PEERS, server, notes)
-        figures = _rounds.blocking(_blocking_runs(server, peers), rounds, 100, 0.05)
+        figures = _rounds.blocking(_blocking_runs(server, peers), rounds, 50, 0.03)
         for peer in peers.values():
             peer.close()
     return figures, [f"{it.title}: {it.remark}" for it in peers.values() if it.remark]

@@ -106,6 +106,15 @@ class Holdfast(Peer):
         return pairs
 
 
+class HoldfastDefault(Holdfast):
+    """Its own defaults: a lease of 30 s."""
+
+    title = "holdfast, lease=30 (default)"
+
+    def make(self, name: str) -> Any:
+        return self.client.lock(name)
+
+
 class RedisPy(Peer):
     """redis-py's own Lock: defaults, and a timeout, for without one it never expires."""
 
@@ -221,6 +230,7 @@ class Token(Peer):
 
 PEERS: list[type[Peer]] = [
     Holdfast,
+    HoldfastDefault,
     RedisPy,
     RedisLock,
     Pottery,
@@ -228,7 +238,7 @@ PEERS: list[type[Peer]] = [
     Portalocker,
 ]
 CONTENDERS: dict[str, type[Peer]] = {
-    peer.title: peer for peer in (Token, Holdfast, RedisPy, RedisPyEager, *PEERS[2:])
+    peer.title: peer for peer in (Token, Holdfast, RedisPy, RedisPyEager, *PEERS[3:])
 }
 
 

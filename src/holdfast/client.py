@@ -15,8 +15,8 @@ from .drivers.asyncio import AsyncioRuntime
 from .drivers.blocking import BlockingRuntime
 from .drivers.common import Settings
 from .errors import UsageError
-from .locks.hold import Kit, OnLost
-from .locks.lock import AsyncLock, Lock, Wait
+from .locks.lock import AsyncLock, Lock
+from .locks.terms import Kit, OnLost, Wait
 from .observe import logging as log
 from .wire.targets import deployment
 from .wire.topology import Deployment

@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 import holdfast
+from holdfast.core.keys import aux
 from tests.support.kit import Kit
 
 
@@ -138,3 +139,47 @@ async def test_no_key_survives_renewals_that_race_with_releases(kit: Kit) -> Non
             pass  # a busy machine may miss a lease of 30 ms: then it was lost, and said so
     await kit.sleep(0.05)
     assert not kit.raw.exists(kit.name)
+
+
+async def test_a_loss_inside_the_block_is_visible_at_its_end(kit: Kit) -> None:
+    """Also where nothing in the body looked: the block does not end as if all were well. B21."""
+    with pytest.raises(holdfast.LockLost):
+        async with kit.lock(lease=0.05, renew=False):
+            try:
+                await kit.sleep(0.2)
+            except BaseException:
+                pass  # a body that swallows even the cancellation
+
+
+async def test_misuse_inside_the_block_does_not_replace_the_body_s_exception(kit: Kit) -> None:
+    """The key became a list meanwhile: a note on the body's own error. Case 30."""
+    with pytest.raises(KeyError) as caught:
+        async with kit.lock(on_lost="ignore"):
+            kit.raw.delete(kit.name)
+            kit.raw.rpush(kit.name, "x")
+            raise KeyError("mine")
+    assert any("another kind of value" in note for note in caught.value.__notes__)
+    kit.raw.delete(kit.name)
+
+
+async def test_a_forced_release_is_named_by_the_release_too(kit: Kit) -> None:
+    """Not only renewals find out why: the reason is the same. Case 42."""
+    hold = await kit.lock().acquire()
+    await kit.lock().force_release()
+    with pytest.raises(holdfast.LockLost) as caught:
+        await hold.release()
+    assert caught.value.reason == "released by force"
+
+
+async def test_names_that_differ_by_braces_are_strangers(kit: Kit) -> None:
+    """A lock named {x} and one named x have helper keys of their own. Cases 59, T24."""
+    plain, braced = kit.lock(), kit.lock(f"{{{kit.name}}}")
+    first, second = await plain.acquire(wait=0), await braced.acquire(wait=0)
+    waiting = kit.spawn(plain.acquire(wait=5))
+    await kit.eventually(lambda: kit.raw.zcard(aux(kit.name, "queue")) == 1)
+    await second.release()
+    again = await braced.try_acquire()
+    assert again is not None
+    await again.release()
+    await first.release()
+    await (await waiting.wait()).release()

@@ -167,6 +167,19 @@ async def test_the_last_look_is_at_the_deadline(kit: Kit) -> None:
     await second.release()
 
 
+async def test_a_stated_wait_never_ends_at_once(kit: Kit) -> None:
+    """A wait of 7.5 s on a held lock is still waiting after the first looks. Cases 48, T32."""
+    hold = await kit.lock().acquire()
+    waiting = kit.spawn(kit.lock().acquire(wait=7.5))
+    await kit.sleep(1.2)
+    assert not waiting.done()
+    kit.raw.set(kit.name, "stranger", px=100)  # the holder loses it: no signal reaches the waiter
+    second = await waiting.wait()
+    await second.release()
+    with pytest.raises(holdfast.LockLost):
+        await hold.release()
+
+
 async def test_a_dead_waiter_at_the_head_costs_one_claim_window(kit: Kit) -> None:
     """A waiter that will never come is passed over after its window. Cases 71, T38."""
     hold = await kit.lock().acquire()

@@ -327,11 +327,11 @@ def test_cancelling_a_renewal_in_flight_is_harmless(
 
         async def one(number: int) -> None:
             async with lock:
-                await asyncio.sleep(0.001 * (number % 40))
+                await asyncio.sleep(0.0004 * (number % 40))
 
-        for number in range(300):
+        for number in range(1_000):
             task = asyncio.create_task(one(number))
-            await asyncio.sleep(0.0007 * (number % 13))
+            await asyncio.sleep(0.0003 * (number % 13))
             task.cancel()
             try:
                 await task

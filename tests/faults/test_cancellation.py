@@ -87,9 +87,7 @@ def test_cancelled_at_every_await_nothing_is_left(
     assert cancelled >= (2 if warm else 3), "the scenario was not interrupted where it suspends"
 
 
-def _every_step(
-    server: Server, raw: redis.Redis, name: str, scenario: Scenario, warm: bool
-) -> int:
+def _every_step(server: Server, raw: redis.Redis, name: str, scenario: Scenario, warm: bool) -> int:
     async def attempt(at: int) -> bool:
         async with holdfast.aio.connect(server.url) as hf:
             hf._url = server.url  # type: ignore[attr-defined]

@@ -23,7 +23,10 @@ import holdfast
 import holdfast.aio
 from holdfast import events
 from holdfast.core.keys import aux
+from holdfast.core.script import Call, Script
+from holdfast.locks.lock import RELEASE
 from holdfast.server import Server, ServerBinary
+from holdfast.wire.replies import pack
 from tests.conftest import Fleet
 from tests.support.kit import plain
 from tests.support.topologies import make_certificates, tls_binary, tls_server
@@ -219,8 +222,15 @@ def test_acl_users_need_the_documented_rights_only(binary: ServerBinary, name: s
     with Server(binary) as server:
         admin = plain(server.url)
         admin.execute_command(
-            "ACL", "SETUSER", "app", "on", ">s3cret", f"~*{name}*", "resetchannels",
-            "&holdfast:*", *ACL.split(),
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">s3cret",
+            f"~*{name}*",
+            "resetchannels",
+            "&holdfast:*",
+            *ACL.split(),
         )
         url = f"redis://app:s3cret@127.0.0.1:{server.port}/0"
         with holdfast.connect(url) as hf:
@@ -299,6 +309,35 @@ def test_many_threads_share_one_client(server: Server, raw: redis.Redis, name: s
         for thread in threads:
             thread.join()
     assert counter["value"] == 320
+
+
+def test_scripts_belong_to_their_own_definition() -> None:
+    """No cache by class or name: another script of the same name is another script. Case B9."""
+    one, two = Script("lock.release", "return 1", int), Script("lock.release", "return 2", int)
+    assert one.sha != two.sha
+    assert RELEASE.sha not in {one.sha, two.sha}
+    assert pack(Call(one, ("k",), (), 1.0)) != pack(Call(two, ("k",), (), 1.0))
+
+
+def test_ten_thousand_holds_are_renewed_in_time(
+    server: Server, raw: redis.Redis, name: str
+) -> None:
+    """One connection, batches, no recursion: all of them still held after two leases. Case T12."""
+
+    async def main() -> None:
+        async with holdfast.aio.connect(server.url) as hf:
+            before = raw.info("clients")["connected_clients"]
+            locks = [hf.lock(f"{name}-{n}", lease=8, on_lost="ignore") for n in range(10_000)]
+            holds: list[holdfast.aio.Hold] = []
+            for first in range(0, len(locks), 1000):
+                holds += await asyncio.gather(*(x.acquire() for x in locks[first : first + 1000]))
+            await asyncio.sleep(10)
+            assert raw.info("clients")["connected_clients"] <= before + 1
+            lost = sum(hold.is_lost() for hold in holds)
+            await asyncio.gather(*(hold.release() for hold in holds if not hold.is_lost()))
+            assert lost == 0
+
+    asyncio.run(main())
 
 
 def test_events_tell_the_whole_story(server: Server, name: str) -> None:

@@ -173,9 +173,13 @@ async def test_acks_without_replicas_fail_closed_and_leave_nothing(kit: Kit) -> 
         pass
 
 
-async def test_acks_are_given_by_replicas_and_renewals_need_them_too(
-    kit: Kit, colour: str
-) -> None:
+async def test_acks_on_a_taken_lock_are_not_asked_for(kit: Kit) -> None:
+    """Nothing was written, so nothing can be confirmed: taken is taken. Case 62."""
+    async with kit.lock():
+        assert await kit.lock(acks=1).try_acquire() is None
+
+
+async def test_acks_are_given_by_replicas_and_renewals_need_them_too(kit: Kit, colour: str) -> None:
     """With its replica the lock is granted; when it stops, renewals do not count. 62, T54."""
     primary = kit.deployment.server
     args = ("--replicaof", "127.0.0.1", str(primary.port), "--repl-diskless-sync-delay", "0")
@@ -260,7 +264,7 @@ def test_slots_that_move_are_followed(colour: str, name: str) -> None:
             cluster.begin_move(number, source, target)
             # A lock that is not there yet needs several keys: the cluster turns it away (TRYAGAIN)
             # until the slot has moved. Nothing was done, and it says so.
-            with pytest.raises(holdfast.NodeError, match="TRYAGAIN|ASK") as caught:
+            with pytest.raises(holdfast.NodeError, match=r"TRYAGAIN|ASK") as caught:
                 await kit.lock(f"{{{name}}}:other").acquire(wait=0.3)
             assert not caught.value.sent
             cluster.migrate_keys(number, source, target)

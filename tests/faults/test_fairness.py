@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def contenders(server: Server, name: str, seconds: float, deaf: bool = False) ->
 
 def overlaps(reports: list[Any]) -> int:
     spans = sorted(span for _, _, spans in reports for span in spans)
-    return sum(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+    return sum(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
 def test_eight_processes_get_equal_turns(server: Server, name: str) -> None:
@@ -103,9 +104,7 @@ def test_everybody_gets_a_turn_when_every_message_is_lost(server: Server, name: 
     assert overlaps(reports) == 0
 
 
-def test_a_thousand_waiters_cost_few_commands(
-    server: Server, raw: redis.Redis, name: str
-) -> None:
+def test_a_thousand_waiters_cost_few_commands(server: Server, raw: redis.Redis, name: str) -> None:
     """One process, one held lock, 1,000 waiters: at most 50 scripts a second. Cases 25, T42."""
 
     async def main() -> tuple[float, int, int]:

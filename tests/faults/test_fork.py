@@ -189,9 +189,7 @@ def test_an_asyncio_client_forked_between_two_runs_works_in_both(
     asyncio.run(hf.close())
 
 
-def test_kill_dash_nine_frees_within_one_lease(
-    server: Server, raw: redis.Redis, name: str
-) -> None:
+def test_kill_dash_nine_frees_within_one_lease(server: Server, raw: redis.Redis, name: str) -> None:
     """A holder that dies without a word blocks for at most its lease. Case 66."""
     code = f"""
         import holdfast, time

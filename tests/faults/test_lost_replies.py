@@ -134,9 +134,7 @@ async def test_loss_is_signalled_at_the_deadline_while_a_renewal_hangs(
     assert time.monotonic() - began < 2.0
 
 
-async def test_a_failed_release_stops_renewal_and_can_be_repeated(
-    kit: Kit, proxy: Proxy
-) -> None:
+async def test_a_failed_release_stops_renewal_and_can_be_repeated(kit: Kit, proxy: Proxy) -> None:
     """The network is gone: Unavailable, then the key dies by itself; repeating works. B1, T03, T22."""
     hf = kit.connect(timeout=0.3)
     hold = await hf.lock(kit.name, lease=1.5).acquire()

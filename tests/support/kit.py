@@ -105,7 +105,7 @@ class Kit:
         """A lock of the kit's client; by default the test's own name."""
         return self.hf.lock(name or self.name, **options)
 
-    def keys(self) -> list[str]:
+    def left(self) -> list[str]:
         """Every key of the test's lock that exists now."""
         from holdfast.core.keys import aux
 

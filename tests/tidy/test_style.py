@@ -20,10 +20,10 @@ SOURCE = ROOT / "src" / "holdfast"
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 LONGER_FILES = {
-    "locks/lock.py": (780, "one feature, top to bottom: scripts, protocol and both faces"),
-    "locks/hold.py": (780, "the state machine of a hold with both faces"),
-    "drivers/blocking.py": (450, "a whole runtime: connections, fan-out and inbox share state"),
-    "drivers/asyncio.py": (450, "a whole runtime, the twin of drivers/blocking.py"),
+    "locks/lock.py": (820, "one feature, top to bottom: scripts, protocol and both faces"),
+    "locks/hold.py": (520, "the state machine of a hold with both faces"),
+    "drivers/blocking.py": (480, "a whole runtime: connections, fan-out and inbox share state"),
+    "drivers/asyncio.py": (480, "a whole runtime, the twin of drivers/blocking.py"),
 }
 PURE = ("core/", "locks/")
 IMPURE_IMPORTS = {"time", "random", "os", "threading", "asyncio"}
@@ -173,7 +173,7 @@ _SCRIPT = "S: Final = Script('s', '', bool)\n"
     ("check", "path", "text"),
     [
         (long_file, "wire/link.py", "\n" * 401),
-        (long_file, "locks/lock.py", "\n" * 781),
+        (long_file, "locks/lock.py", "\n" * 821),
         (long_function, "wire/link.py", "def f():\n" + "    pass\n" * 60),
         (long_function, "wire/link.py", "class C:\n  async def f():\n" + "    pass\n" * 60),
         (printing, "wire/link.py", "print('x')\n"),

@@ -16,7 +16,7 @@ import msgspec
 
 from ..client import AsyncClient, Client, aconnect, connect
 from ..errors import UsageError
-from ..locks.hold import Kit
+from ..locks.terms import Kit
 
 LONGEST_S: Final = 30 * 24 * 3600
 

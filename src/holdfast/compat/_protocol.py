@@ -21,8 +21,9 @@ from ..core.compensate import compensate
 from ..core.lease import NS_PER_S, seconds
 from ..core.script import Call, Script
 from ..errors import HoldfastError, LockLost, NodeError, Unavailable, UsageError
-from ..locks.hold import RELEASED, AsyncHold, Kit, Standing
+from ..locks.hold import RELEASED, AsyncHold
 from ..locks.lock import AsyncLock
+from ..locks.terms import Kit, Standing
 from ._clients import LONGEST_S
 from ._local import Grip, Place
 
@@ -171,7 +172,7 @@ async def _adopt(core: AsyncLock, hold: AsyncHold, token: str) -> bool:
         kit.rt.unlisten(word)
     # While the hold is valid the key is ours, so a token found there is the one we wrote.
     if adopted and not hold.is_lost():
-        hold.owner = token
+        hold._owner = token
         return True
     hold._lose("expired or deleted")
     return False

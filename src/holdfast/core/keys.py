@@ -30,15 +30,17 @@ def slot(key: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _stem(name: str) -> str:
-    if hash_tag(name) is not None:
-        return f"{name}:"
+    tag = hash_tag(name)
+    if tag is not None:
+        # "{x}" must not share the helpers of "x", which are at "{x}:".
+        return f"{name}/" if name == f"{{{tag}}}" else f"{name}:"
     if "}" not in name:
         return f"{{{name}}}:"
     # A name such as "a}b" has no tag, and braces around it would make one of its first half. Some
     # small number hashes to the same slot; finding it costs milliseconds, once per such name.
     wanted = slot(name)
-    tag = next(n for n in range(SLOTS * 64) if crc_hqx(b"%d" % n, 0) % SLOTS == wanted)
-    return f"{{{tag}}}:{name}:"
+    number = next(n for n in range(SLOTS * 64) if crc_hqx(b"%d" % n, 0) % SLOTS == wanted)
+    return f"{{{number}}}:{name}:"
 
 
 def aux(name: str, part: str) -> str:

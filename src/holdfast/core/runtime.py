@@ -136,6 +136,7 @@ def run(protocol: Coroutine[Any, Any, T]) -> T:
     try:
         protocol.send(None)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        result: T = end.value
+        return result
     protocol.close()
     raise AssertionError(f"{protocol!r} suspended: a protocol awaits its runtime, and nothing else")

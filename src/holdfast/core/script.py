@@ -24,19 +24,27 @@ class Script(Generic[T]):
     """One atomic step on the server. Safe to run twice, declares all its keys, sets TTLs.
 
     It is sent by its digest, and whole where the server does not know it. `whole` has it sent whole
-    always: an undo must take effect even if no answer ever comes back to say NOSCRIPT.
+    always: an undo must take effect even if no answer ever comes back to say NOSCRIPT. `wrote`
+    tells from an answer whether there is anything that replicas could confirm.
     """
 
-    __slots__ = ("lua", "name", "parse", "sha", "whole")
+    __slots__ = ("lua", "name", "parse", "sha", "whole", "wrote")
 
     def __init__(
-        self, name: str, lua: str, parse: Callable[[Any], T], *, whole: bool = False
+        self,
+        name: str,
+        lua: str,
+        parse: Callable[[Any], T],
+        *,
+        whole: bool = False,
+        wrote: Callable[[T], bool] = lambda _: True,
     ) -> None:
         self.name = name
         self.lua = lua
         self.sha = hashlib.sha1(lua.encode(), usedforsecurity=False).hexdigest()
         self.parse = parse
         self.whole = whole
+        self.wrote = wrote
 
     def __repr__(self) -> str:
         return f"Script({self.name!r})"
@@ -46,8 +54,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """One run of a script on the deployment number `node` (0 unless there are several primaries).
 
     `acks` replicas must confirm the write (0: none asked, -1: every replica that is connected).
-    `tied` asks for order: should this exchange be abandoned half-way, the next call tied to the same
-    word follows it on the same connection, so an undo can never overtake what it undoes.
+    `tied` asks for order: should this exchange be abandoned half-way, the next call tied to the
+    same word follows it on the same connection, so an undo can never overtake what it undoes.
     """
 
     script: Script[T]

@@ -111,6 +111,9 @@ class Common:
 
 def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
     """The parsed reply of a call whose WAIT returned `confirmed`, or NotReplicated."""
+    value = call.script.parse(reply)
+    if not call.script.wrote(value):
+        return value
     if isinstance(confirmed, Exception) or int(confirmed) < wanted:
         got = confirmed if isinstance(confirmed, int) else 0
         raise NotReplicated(
@@ -120,7 +123,7 @@ def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
             got=got,
             name=call.keys[0],
         )
-    return call.script.parse(reply)
+    return value
 
 
 _runtimes: weakref.WeakSet[Common] = weakref.WeakSet()
@@ -131,4 +134,5 @@ def _after_fork_in_child() -> None:
         runtime.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

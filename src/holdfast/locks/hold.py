@@ -1,8 +1,9 @@
 """Holds: what `acquire` gives. A hold owns its identity, so any thread or task may release it.
 
 Guarantees    between the grant and its deadline nobody else was granted the lock (the assumptions
-              are in docs/guarantees.md); from the deadline on the hold says that it is lost, whatever
-              the network does; a lost hold never becomes held again; the fence never changes.
+              are in docs/guarantees.md); from the deadline on the hold says that it is lost,
+              whatever the network does; a lost hold never becomes held again; the fence never
+              changes.
 Costs         `remaining`, `ensure`, `lost`: no round trip. `extend`, `release`: one.
 """
 
@@ -11,69 +12,20 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Final
 
 from ..core.compensate import compensate
 from ..core.events import Lost as LostEvent
 from ..core.events import Released, ReleaseFailed, RenewalFailed, Renewed
-from ..core.keeper import Keeper
-from ..core.lease import NS_PER_S, Seconds, Validity
+from ..core.lease import NS_PER_S, Seconds
 from ..core.pinned import Pinned
-from ..core.runtime import Runtime, Scope, Signal, run
-from ..core.script import Call, Script
+from ..core.runtime import Scope, Signal, run
+from ..core.script import Call
 from ..errors import HoldfastError, LockLost, LockLostWarning, NodeError, Unavailable, UsageError
+from .terms import Kit, Standing, Terms
 
 HELD, RELEASING, RELEASED, LOST = range(4)
-OnLost = Literal["raise", "warn", "ignore"] | Callable[[Any], object]
 _idents = itertools.count(1)
-
-
-class Kit(msgspec.Struct, frozen=True):
-    """What a client gives its locks."""
-
-    rt: Runtime
-    keeper: Keeper
-    validity: Validity
-    timeout: float
-    max_lease: float
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """What the server says of a key: ours (`mine`), or who has it now."""
-
-    mine: bool
-    holder: str = ""
-    forced: bool = False
-
-    def reason(self) -> str:
-        """Why a hold that found this is lost."""
-        if self.forced:
-            return "released by force"
-        return f"taken by {self.holder}" if self.holder else "expired or deleted"
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What all holds of one lock object have in common."""
-
-    name: str
-    keys: tuple[str, ...]
-    lease_ms: int
-    grace_ms: int
-    life: str
-    """Lease and grace in ms, as the scripts take them."""
-    span_ns: int
-    attempt: float
-    pause_ns: int
-    grain: int
-    renew: bool
-    max_hold_ns: int | None
-    acks: int
-    on_lost: OnLost
-    renew_script: Script[Standing]
-    release_script: Script[Standing]
-    extra: tuple[str, ...]
 
 
 class AsyncHold(Pinned):
@@ -87,6 +39,7 @@ class AsyncHold(Pinned):
         "_face",
         "_granted_at",
         "_kit",
+        "_owner",
         "_reason",
         "_release_sent",
         "_state",
@@ -95,7 +48,6 @@ class AsyncHold(Pinned):
         "fence",
         "ident",
         "loss_key",
-        "owner",
         "renew_at",
         "renew_key",
         "scope",
@@ -107,8 +59,8 @@ class AsyncHold(Pinned):
         self._kit = kit
         self._terms = terms
         self._face = face
-        self.owner = owner
-        self.fence = fence
+        self._owner = owner
+        self.fence: Final = fence
         self.ident = next(_idents)
         self.scope: Scope | None = None
         self._state = HELD
@@ -129,6 +81,11 @@ class AsyncHold(Pinned):
     def name(self) -> str:
         """The lock's name."""
         return self._terms.name
+
+    @property
+    def owner(self) -> str:
+        """The owner id: random bits, host, process and label."""
+        return self._owner
 
     @property
     def deadline(self) -> int:
@@ -296,6 +253,10 @@ class AsyncHold(Pinned):
                 raise lost from None
             elif self._terms.on_lost == "warn":
                 warnings.warn(str(lost), LockLostWarning, stacklevel=4)
+        except UsageError as failure:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {failure}")
         except Unavailable as failure:
             # The body ran under the lock from start to end, and the lease frees it: no error.
             self._kit.rt.emit(ReleaseFailed(self.name, self.owner, str(failure)))
@@ -387,13 +348,13 @@ class AsyncHold(Pinned):
 
     def _renew_call(self, lease_ms: int, timeout: float) -> Call[Standing]:
         terms = self._terms
-        args = (self.owner, str(lease_ms + terms.grace_ms), *terms.extra)
+        args = (self._owner, str(lease_ms + terms.grace_ms), *terms.extra)
         return Call(terms.renew_script, terms.keys[:2], args, timeout, acks=terms.acks)
 
     def _release_call(self, timeout: float) -> Call[Standing]:
         terms = self._terms
         return Call(
-            terms.release_script, terms.keys, (self.owner, *terms.extra), timeout, tied=self.owner
+            terms.release_script, terms.keys, (self._owner, *terms.extra), timeout, tied=self._owner
         )
 
     def __repr__(self) -> str:

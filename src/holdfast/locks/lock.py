@@ -1,11 +1,11 @@
 """Lock: one holder at a time on one primary; fair, renewed, fenced.
 
 Guarantees    mutual exclusion while a hold is valid (docs/guarantees.md names the assumptions);
-              waiters are served in the order in which they came; a waiter that died costs at most
-              one claim window, its whole process not more; whoever is next is told when the lock
-              may come free, so a crashed holder costs its lease, not somebody's next look; fences grow with every grant of the
-              name, across FLUSHALL, eviction and failover as long as clocks do not go back; a
-              crashed holder blocks for at most its lease (plus grace).
+              waiters are served in the order in which they came; a waiter that died costs one
+              claim window, and so do all those of a killed process together; whoever is next is
+              told when the lock may come free, so a crashed holder costs its lease (plus grace),
+              not somebody's next look; fences grow with every grant of the name, across FLUSHALL,
+              eviction and failover as long as clocks do not go back.
 Not           safety after a failover that lost the write (use fences, or several primaries);
               reentrancy: a second acquire by the same flow waits for itself.
 Costs         uncontended: 1 round trip to acquire, 1 to release. Waiting: 1 more when woken, and
@@ -16,9 +16,9 @@ Keys          name             string  owner id; PX = lease + grace, or the clai
               {name}:fence     string  largest fence granted, and behind a space the owner whose
                                        hold was last released by force; PX 24 h from each grant
               {name}:queue     zset    waiting owners by ticket; PX = the longest patience
-              {name}:waiters   hash    w<owner>: deadline, last seen (server ms), key lifetime, inbox;
-                                       claim: who must claim its reservation; !<inbox>: when one
-                                       of it failed to. PX like the queue
+              {name}:waiters   hash    w<owner>: deadline, last seen (server ms), key lifetime,
+                                       inbox; claim: who must claim its reservation; !<inbox>:
+                                       when one of it failed to. PX like the queue
 Channel       holdfast:inbox:<client>  the owner id of the waiter that shall look now; with a line
                                        of digits behind it: that shall look in so many ms
 """
@@ -37,20 +37,23 @@ import msgspec
 from ..core.compensate import compensate
 from ..core.events import Acquiring, Granted, Refused, Waiting
 from ..core.keys import aux, checked_name
-from ..core.lease import (
-    NS_PER_MS,
-    NS_PER_S,
-    Seconds,
-    attempt_s,
-    milliseconds,
-    renewal_ns,
-    seconds,
-)
+from ..core.lease import NS_PER_MS, NS_PER_S, Seconds
 from ..core.pinned import Pinned
 from ..core.runtime import Signal, run
 from ..core.script import Call, Script, text
 from ..errors import LockLost, LockTimeout, NodeError, UsageError
-from .hold import AsyncHold, Hold, Kit, OnLost, Standing, Terms
+from .hold import AsyncHold, Hold
+from .terms import (
+    UNSET,
+    Kit,
+    OnLost,
+    Standing,
+    Terms,
+    Unset,
+    Wait,
+    checked_label,
+    checked_wait,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,15 +122,21 @@ local function next_waiter()
 end
 
 -- Tell whoever is next when the lock may be free although nobody released it. Somebody of another
--- process, if there is one near the head: the one that may crash takes its own waiters with it.
+-- process, if there is one at the head or at the tail: the process that may crash takes its own
+-- waiters with it.
 local function alert(inbox, ms)
   local next, to
-  for _, who in ipairs(redis.call('ZRANGE', queue, 0, 7)) do
-    local _, _, _, where = read(redis.call('HGET', waiters, 'w' .. who))
-    if where and (not next or where ~= inbox) then next, to = who, where end
-    if where and where ~= inbox then break end
+  for _, range in ipairs({{0, 7}, {-8, -1}}) do
+    for _, who in ipairs(redis.call('ZRANGE', queue, range[1], range[2])) do
+      local _, _, _, where = read(redis.call('HGET', waiters, 'w' .. who))
+      if where and (not next or where ~= inbox) then next, to = who, where end
+      if where and where ~= inbox then break end
+    end
+    if to ~= inbox then break end
   end
-  if next then redis.pcall('PUBLISH', to, next .. string.char(10) .. string.format('%.0f', ms + 1)) end
+  if next then
+    redis.pcall('PUBLISH', to, next .. string.char(10) .. string.format('%.0f', ms + 1))
+  end
 end
 
 -- Hand the lock to a waiter: it is taken in its name, and lapses if it does not come for it. The
@@ -241,16 +250,19 @@ keep(waiters, alive + 2 * tonumber(claim_ms))
 return {0, look, position, holder}
 """,
     _answer,
+    wrote=lambda answer: not isinstance(answer, Busy),
 )
 
-# ARGV: owner, claim, fence lifetime -> {1 if it was mine, holder, 0}. Also how a waiter leaves:
-# then it is out of the queue, and a reservation that had reached it goes to the next.
+# ARGV: owner, claim, fence lifetime -> {1 if it was mine, holder, 1 if forced}
 RELEASE: Final = Script(
     "lock.release",
     _NAMES
     + """
 local holder = redis.call('GET', lock)
-if holder ~= owner then return {0, holder or '', 0} end
+if holder ~= owner then
+  local forced = string.match(redis.call('GET', fence) or '', '^%d+ (.*)$') == owner
+  return {0, holder or '', forced and 1 or 0}
+end
 if redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', lock)
   return {1, owner, 0}
@@ -265,6 +277,8 @@ return {1, owner, 0}
     _standing,
 )
 
+# ARGV: owner, claim, fence lifetime -> {1 if it was mine, holder, 0}. How a waiter leaves, and how
+# an acquire is undone: out of the queue, and what had reached it goes to the next.
 LEAVE: Final = Script(
     "lock.leave",
     _NAMES
@@ -300,9 +314,11 @@ if holder ~= owner then
   return {0, holder or '', forced and 1 or 0}
 end
 keep(lock, tonumber(ARGV[2]))
+if redis.call('PTTL', fence) < fence_ms / 2 then redis.call('PEXPIRE', fence, fence_ms) end
 return {1, owner, 0}
 """,
     _standing,
+    wrote=lambda standing: standing.mine,
 )
 
 # ARGV: '', claim, fence lifetime -> {1 if somebody held it, who, 0}
@@ -333,7 +349,7 @@ class LockInfo(msgspec.Struct, frozen=True):
     label: str
     """The holder's label, if holdfast wrote the owner id and a label was given."""
     expires_in: float | None
-    """Seconds until the key expires by itself; None if free, infinite for a foreign eternal lock."""
+    """Seconds until the key expires by itself; None if free, infinite if somebody set no TTL."""
     fence: int
     """The largest fence granted so far; 0 if none is known."""
     waiting: int
@@ -361,6 +377,7 @@ def _snapshot(reply: Any) -> _Snapshot:
     )
 
 
+# ARGV: none -> {holder, PTTL, fence, how many wait, the first hundred}
 INFO: Final = Script(
     "lock.info",
     """
@@ -371,45 +388,7 @@ return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('GET
 )
 
 
-class _Unset:
-    """Stands for "as the lock was made": None is a value (wait for ever)."""
-
-    def __repr__(self) -> str:
-        return "…"
-
-
-UNSET: Final = _Unset()
-Wait = Seconds | None
 _EXTRA: Final = (str(CLAIM_MS), str(FENCE_MS))
-
-
-def checked_wait(wait: object) -> float | None:
-    """A wait in seconds, None for unbounded, or a UsageError."""
-    return None if wait is None else seconds(wait, "wait", least=0.0)
-
-
-def _checked_acks(acks: object) -> int:
-    if acks is None:
-        return 0
-    if acks == "all":
-        return -1
-    if isinstance(acks, bool) or not isinstance(acks, int) or acks < 1:
-        raise UsageError(f"acks={acks!r} must be a number of replicas >= 1, 'all' or None")
-    return acks
-
-
-def _checked_label(label: object) -> str:
-    if label is None:
-        return ""
-    if not isinstance(label, str) or len(label) > 200 or not label.isprintable():
-        raise UsageError(f"label={label!r} must be a printable str of at most 200 characters")
-    return label
-
-
-def _checked_on_lost(on_lost: object) -> OnLost:
-    if callable(on_lost) or on_lost in ("raise", "warn", "ignore"):
-        return on_lost
-    raise UsageError(f"on_lost={on_lost!r} must be 'raise', 'warn', 'ignore' or a function")
 
 
 class AsyncLock(Pinned):
@@ -430,49 +409,36 @@ class AsyncLock(Pinned):
         label: str | None = None,
         face: Callable[[AsyncHold], Any] | None = None,
     ) -> None:
-        self.name = checked_name(name)
+        self.name: Final = checked_name(name)
         self._kit = kit
         self._wait = checked_wait(wait)
-        self._label = _checked_label(label)
+        self._label = checked_label(label)
         self._face = face or (lambda hold: hold)
-        if not isinstance(renew, bool):
-            raise UsageError(f"renew={renew!r} must be True or False")
-        most = kit.max_lease
-        lease_ms = kit.validity.checked_lease_ms(lease, most=most)
-        grace_ms = milliseconds(seconds(grace, "grace", most=most))
-        span = kit.validity.span_ns(lease_ms)
-        limit = None if max_hold is None else seconds(max_hold, "max_hold", least=0.001)
-        self._terms = Terms(
-            name=name,
-            keys=(name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
-            lease_ms=lease_ms,
-            grace_ms=grace_ms,
-            life=str(lease_ms + grace_ms),
-            span_ns=span,
-            attempt=attempt_s(span, kit.timeout),
-            pause_ns=renewal_ns(span, kit.timeout),
-            # A loss may be signalled this much early, never late: 0.4 % of the lease.
-            grain=max(NS_PER_MS, span >> 8),
+        self._terms = Terms.checked(
+            kit,
+            name,
+            tuple(aux(name, part) for part in ("fence", "queue", "waiters")),
+            lease=lease,
             renew=renew,
-            max_hold_ns=None if limit is None else int(limit * NS_PER_S),
-            acks=_checked_acks(acks),
-            on_lost=_checked_on_lost(on_lost),
-            renew_script=RENEW,
-            release_script=RELEASE,
+            max_hold=max_hold,
+            grace=grace,
+            acks=acks,
+            on_lost=on_lost,
+            scripts=(RENEW, RELEASE),
             extra=_EXTRA,
         )
         self._entered: dict[object, list[AsyncHold]] = {}
 
     # ── acquiring ──────────────────────────────────────────────────────────────────────────────
 
-    async def acquire(self, wait: Wait | _Unset = UNSET) -> AsyncHold:
+    async def acquire(self, wait: Wait | Unset = UNSET) -> AsyncHold:
         """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
 
         Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
         reached; in either case nothing is left behind. Without `wait` the lock's own holds.
         One round trip if the lock is free.
         """
-        patience = self._wait if isinstance(wait, _Unset) else checked_wait(wait)
+        patience = self._wait if isinstance(wait, Unset) else checked_wait(wait)
         began = self._kit.rt.now()
         got = await self._contend(self._kit.rt.token(self._label), patience)
         if isinstance(got, AsyncHold):
@@ -697,15 +663,15 @@ class AsyncLock(Pinned):
 
         @functools.wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            result: Any = None
+            result: list[R] = []
             try:
                 async with self:
-                    result = await function(*args, **kwargs)
+                    result.append(await function(*args, **kwargs))
             except LockLost as lost:
-                if lost.name == self.name:
-                    lost.result = result
+                if result and lost.name == self.name:
+                    lost.result = result[0]
                 raise
-            return result  # type: ignore[no-any-return]
+            return result[0]
 
         return locked
 
@@ -749,7 +715,7 @@ class Lock(Pinned):
         """The lock's name, and the key it stands at."""
         return self._lock.name
 
-    def acquire(self, wait: Wait | _Unset = UNSET) -> Hold:
+    def acquire(self, wait: Wait | Unset = UNSET) -> Hold:
         """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
 
         Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
@@ -818,15 +784,15 @@ class Lock(Pinned):
 
         @functools.wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            result: Any = None
+            result: list[R] = []
             try:
                 with self:
-                    result = function(*args, **kwargs)
+                    result.append(function(*args, **kwargs))
             except LockLost as lost:
-                if lost.name == self.name:
-                    lost.result = result
+                if result and lost.name == self.name:
+                    lost.result = result[0]
                 raise
-            return result  # type: ignore[no-any-return]
+            return result[0]
 
         return locked
 

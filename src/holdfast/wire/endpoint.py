@@ -1,8 +1,8 @@
 """Endpoints: how to open a connection to one server, taken from a URL or from a user's client.
 
-redis-py (or valkey-py) knows TLS, ACLs, credential providers, unix sockets and Sentinel. An endpoint
-keeps its connection class and arguments, minus those that would act behind our back (retries,
-decoding, health checks).
+redis-py (or valkey-py) knows TLS, ACLs, credential providers, unix sockets and Sentinel. An
+endpoint keeps its connection class and arguments, minus those that would act behind our back
+(retries, decoding, health checks).
 """
 
 from __future__ import annotations

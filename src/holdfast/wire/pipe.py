@@ -75,7 +75,7 @@ class Pipe(asyncio.Protocol):
         return pipe
 
     def request(self, data: bytes, timeout: float) -> asyncio.Future[Any]:
-        """Queue one command. The future gets its reply (an error reply as a value), or NodeError."""
+        """Queue one command. The future gets its reply (errors are values too), or NodeError."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self.closed:
             future.set_exception(self._lost("is not connected any more", sent=False))

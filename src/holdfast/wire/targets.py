@@ -10,8 +10,10 @@ import inspect
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import redis
-import redis.asyncio
+import redis.asyncio.connection
+import redis.asyncio.sentinel
+import redis.connection
+import redis.sentinel
 
 from ..errors import UsageError
 from .endpoint import Endpoint

@@ -1,0 +1,155 @@
+"""What a lock was asked to be: its options, checked once, and shared by all its holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, Self
+
+import msgspec
+
+from ..core.keeper import Keeper
+from ..core.lease import (
+    NS_PER_MS,
+    NS_PER_S,
+    Seconds,
+    Validity,
+    attempt_s,
+    milliseconds,
+    renewal_ns,
+    seconds,
+)
+from ..core.runtime import Runtime
+from ..core.script import Script
+from ..errors import UsageError
+
+OnLost = Literal["raise", "warn", "ignore"] | Callable[[Any], object]
+
+
+class Unset:
+    """Stands for "as the lock was made": None is a value (wait for ever)."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Final = Unset()
+Wait = Seconds | None
+
+
+class Kit(msgspec.Struct, frozen=True):
+    """What a client gives its locks."""
+
+    rt: Runtime
+    keeper: Keeper
+    validity: Validity
+    timeout: float
+    max_lease: float
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What the server says of a key: ours (`mine`), or who has it now."""
+
+    mine: bool
+    holder: str = ""
+    forced: bool = False
+
+    def reason(self) -> str:
+        """Why a hold that found this is lost."""
+        if self.forced:
+            return "released by force"
+        return f"taken by {self.holder}" if self.holder else "expired or deleted"
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What all holds of one lock object have in common."""
+
+    name: str
+    keys: tuple[str, ...]
+    lease_ms: int
+    grace_ms: int
+    life: str
+    """Lease and grace in ms, as the scripts take them."""
+    span_ns: int
+    attempt: float
+    pause_ns: int
+    grain: int
+    renew: bool
+    max_hold_ns: int | None
+    acks: int
+    on_lost: OnLost
+    renew_script: Script[Standing]
+    release_script: Script[Standing]
+    extra: tuple[str, ...]
+    """What every script of the lock takes at the end of its arguments."""
+
+    @classmethod
+    def checked(
+        cls,
+        kit: Kit,
+        name: str,
+        helpers: tuple[str, ...],
+        *,
+        lease: object,
+        renew: object,
+        max_hold: object,
+        grace: object,
+        acks: object,
+        on_lost: object,
+        scripts: tuple[Script[Standing], Script[Standing]],
+        extra: tuple[str, ...],
+    ) -> Self:
+        """The terms that a user asked for, or a UsageError that names what cannot be right."""
+        if not isinstance(renew, bool):
+            raise UsageError(f"renew={renew!r} must be True or False")
+        lease_ms = kit.validity.checked_lease_ms(lease, most=kit.max_lease)
+        grace_ms = milliseconds(seconds(grace, "grace", most=kit.max_lease))
+        limit = None if max_hold is None else seconds(max_hold, "max_hold", least=0.001)
+        span = kit.validity.span_ns(lease_ms)
+        return cls(
+            name=name,
+            keys=(name, *helpers),
+            lease_ms=lease_ms,
+            grace_ms=grace_ms,
+            life=str(lease_ms + grace_ms),
+            span_ns=span,
+            attempt=attempt_s(span, kit.timeout),
+            pause_ns=renewal_ns(span, kit.timeout),
+            # A loss may be signalled this much early, never late: 0.4 % of the lease.
+            grain=max(NS_PER_MS, span >> 8),
+            renew=renew,
+            max_hold_ns=None if limit is None else int(limit * NS_PER_S),
+            acks=checked_acks(acks),
+            on_lost=checked_on_lost(on_lost),
+            renew_script=scripts[0],
+            release_script=scripts[1],
+            extra=extra,
+        )
+
+
+def checked_wait(wait: object) -> float | None:
+    """A wait in seconds, None for unbounded, or a UsageError."""
+    return None if wait is None else seconds(wait, "wait", least=0.0)
+
+
+def checked_acks(acks: object) -> int:
+    if acks is None:
+        return 0
+    if acks == "all":
+        return -1
+    if isinstance(acks, bool) or not isinstance(acks, int) or acks < 1:
+        raise UsageError(f"acks={acks!r} must be a number of replicas >= 1, 'all' or None")
+    return acks
+
+
+def checked_label(label: object) -> str:
+    if label is None:
+        return ""
+    if not isinstance(label, str) or len(label) > 200 or not label.isprintable():
+        raise UsageError(f"label={label!r} must be a printable str of at most 200 characters")
+    return label
+
+
+def checked_on_lost(on_lost: object) -> OnLost:
+    if callable(on_lost) or on_lost in ("raise", "warn", "ignore"):
+        return on_lost
+    raise UsageError(f"on_lost={on_lost!r} must be 'raise', 'warn', 'ignore' or a function")
