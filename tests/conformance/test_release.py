@@ -129,7 +129,7 @@ async def test_a_lock_can_be_entered_by_many_flows_at_once(kit: Kit) -> None:
 async def test_no_key_survives_renewals_that_race_with_releases(kit: Kit) -> None:
     """Very short leases, renewed all the time, released at random: nothing remains. 46, T01."""
     lock = kit.lock(lease=0.03, on_lost="ignore")
-    for number in range(150):
+    for number in range(400):
         hold = await lock.acquire(wait=5)
         if number % 3 == 0:
             await kit.sleep(0.004 * (number % 5))

@@ -191,15 +191,13 @@ class AsyncHold(Pinned):
             raise self._lost_error()
         try:
             await self._give_back()
-        except HoldfastError:
-            raise
         except BaseException as error:
-            # Cancelled, or Ctrl-C: the request may or may not have left. Asking again is harmless.
-            self._release_sent = True
-            await compensate(self._kit.rt, error, self._give_back)
+            if not isinstance(error, HoldfastError):
+                # Cancelled, or Ctrl-C: the request may have left or not. Asking again is harmless.
+                self._release_sent = True
+                await compensate(self._kit.rt, error, self._give_back)
+            self._kit.rt.unlisten(self._owner)
             raise
-        finally:
-            self._kit.rt.unlisten(self.owner)
 
     async def _give_back(self) -> None:
         rt, terms = self._kit.rt, self._terms

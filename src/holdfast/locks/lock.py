@@ -417,7 +417,7 @@ class AsyncLock(Pinned):
         self._terms = Terms.checked(
             kit,
             name,
-            tuple(aux(name, part) for part in ("fence", "queue", "waiters")),
+            (aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
             lease=lease,
             renew=renew,
             max_hold=max_hold,
