@@ -212,7 +212,7 @@ def _dead_waiters(kit: Kit, inbox: str, count: int) -> None:
     now = int(time.time() * 1000)  # the servers of the tests share this machine's clock
     for number in range(count):
         kit.raw.zadd(aux(kit.name, "queue"), {f"dead-{number}": number - 100})
-        record = f"{now + 60_000} {now} 30000 {inbox}"
+        record = f"{now + 60_000} {now} 30000 {inbox} {now + 30_000}"
         kit.raw.hset(aux(kit.name, "waiters"), f"wdead-{number}", record)
     for part in ("queue", "waiters"):
         kit.raw.pexpire(aux(kit.name, part), 90_000)

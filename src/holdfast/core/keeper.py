@@ -160,7 +160,11 @@ class Keeper:
                 elif now - idle_since >= IDLE_S * NS_PER_S:
                     loop.running = False
                     return
-                loop.sleeps_until = upcoming or now + int(IDLE_S * NS_PER_S)
+                # Woken for a hold that is released already: keep to its time all the same. Looking
+                # farther ahead would have the next hold, a little later, wake the loop again.
+                planned = loop.sleeps_until if loop.sleeps_until > now else None
+                target = upcoming or now + int(IDLE_S * NS_PER_S)
+                loop.sleeps_until = target if planned is None else min(target, planned)
                 pause = (loop.sleeps_until - now) / NS_PER_S
             if due:
                 await work(loop, due)

@@ -17,8 +17,8 @@ Keys          name             string  owner id; PX = lease + grace, or the clai
                                        hold was last released by force; PX 24 h from each grant
               {name}:queue     zset    waiting owners by ticket; PX = the longest patience
               {name}:waiters   hash    w<owner>: deadline, last seen (server ms), key lifetime,
-                                       inbox; claim: who must claim its reservation; !<inbox>:
-                                       when one of it failed to. PX like the queue
+                                       inbox, next look; claim: who must claim its reservation;
+                                       !<inbox>: when one of it failed to. PX like the queue
 Channel       holdfast:inbox:<client>  the owner id of the waiter that shall look now; with a line
                                        of digits behind it: that shall look in so many ms
 """
@@ -101,8 +101,10 @@ local function forget(who)
   redis.call('HDEL', waiters, 'w' .. who)
 end
 
+-- A waiter's record: until when it counts, when it was last heard of, how long its key would live,
+-- its inbox, and when it looks again by itself.
 local function read(record)
-  return string.match(record or '', '^(%d+) (%d+) (%d+) (%S+)')
+  return string.match(record or '', '^(%d+) (%d+) (%d+) (%S+) (%d+)')
 end
 
 -- The first waiter that is alive. A waiter is dead when its deadline is over, or when another of
@@ -123,18 +125,18 @@ end
 
 -- Tell whoever is next when the lock may be free although nobody released it. Somebody of another
 -- process, if there is one at the head or at the tail: the process that may crash takes its own
--- waiters with it.
+-- waiters with it. Nothing is sent to one that will look by itself before.
 local function alert(inbox, ms)
-  local next, to
+  local next, to, looks
   for _, range in ipairs({{0, 7}, {-8, -1}}) do
     for _, who in ipairs(redis.call('ZRANGE', queue, range[1], range[2])) do
-      local _, _, _, where = read(redis.call('HGET', waiters, 'w' .. who))
-      if where and (not next or where ~= inbox) then next, to = who, where end
+      local _, _, _, where, at = read(redis.call('HGET', waiters, 'w' .. who))
+      if where and (not next or where ~= inbox) then next, to, looks = who, where, at end
       if where and where ~= inbox then break end
     end
     if to ~= inbox then break end
   end
-  if next then
+  if next and tonumber(looks) > now + ms then
     redis.pcall('PUBLISH', to, next .. string.char(10) .. string.format('%.0f', ms + 1))
   end
 end
@@ -236,15 +238,16 @@ local position, length = redis.call('ZRANK', queue, owner), redis.call('ZCARD', 
 -- twice a second, for holders that announce nothing; the others more rarely the farther back, so
 -- that a thousand waiters together look about 40 times a second. Whoever becomes the next is told.
 local look = 500 + 250 * position
-local most = math.max(40000, 40 * length)
-if look > most then look = most end
+-- Far back the times are spread, or all that queued together would look together.
+local most = math.max(50000, 50 * length) * (0.5 + 0.5 * position / length)
+if look > most then look = math.floor(most) end
 if position < 8 then
   local left = redis.call('PTTL', lock)
   if left >= 0 and left + 1 < look then look = left + 1 end
 end
 local alive = math.min(patience, 2 * look + 5000)
 redis.call('HSET', waiters, 'w' .. owner,
-  string.format('%.0f %.0f ', now + alive, now) .. life .. ' ' .. inbox)
+  string.format('%.0f %.0f %s %s %.0f', now + alive, now, life, inbox, now + look))
 keep(queue, alive + 2 * tonumber(claim_ms))
 keep(waiters, alive + 2 * tonumber(claim_ms))
 return {0, look, position, holder}
@@ -414,18 +417,13 @@ class AsyncLock(Pinned):
         self._wait = checked_wait(wait)
         self._label = checked_label(label)
         self._face = face or (lambda hold: hold)
-        self._terms = Terms.checked(
+        self._terms = Terms.of(
             kit,
             name,
-            (aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
-            lease=lease,
-            renew=renew,
-            max_hold=max_hold,
-            grace=grace,
-            acks=acks,
-            on_lost=on_lost,
-            scripts=(RENEW, RELEASE),
-            extra=_EXTRA,
+            (name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
+            (lease, renew, max_hold, grace, acks, on_lost),
+            (RENEW, RELEASE),
+            _EXTRA,
         )
         self._entered: dict[object, list[AsyncHold]] = {}
 

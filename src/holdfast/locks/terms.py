@@ -22,6 +22,8 @@ from ..core.runtime import Runtime
 from ..core.script import Script
 from ..errors import UsageError
 
+MOST_KNOWN = 1024
+
 OnLost = Literal["raise", "warn", "ignore"] | Callable[[Any], object]
 
 
@@ -44,6 +46,8 @@ class Kit(msgspec.Struct, frozen=True):
     validity: Validity
     timeout: float
     max_lease: float
+    known: dict[tuple[object, ...], Any] = msgspec.field(default_factory=dict)
+    """Options that were checked before, and the terms they make."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -83,22 +87,45 @@ class Terms(msgspec.Struct, frozen=True):
     """What every script of the lock takes at the end of its arguments."""
 
     @classmethod
-    def checked(
+    def of(
         cls,
         kit: Kit,
         name: str,
-        helpers: tuple[str, ...],
-        *,
+        keys: tuple[str, ...],
+        options: tuple[object, ...],
+        scripts: tuple[Script[Standing], Script[Standing]],
+        extra: tuple[str, ...],
+    ) -> Self:
+        """The terms for lease, renew, max_hold, grace, acks, on_lost; checked once per client.
+
+        `with hf.lock(f"order:{n}")` makes a lock for every use, so making one must cost little.
+        """
+        # True == 1 == 1.0: what is right for one may be wrong for another.
+        known = (scripts, options, tuple(map(type, options)))
+        try:
+            found = kit.known.get(known)
+        except TypeError:  # something that cannot be hashed cannot be right either
+            return cls._checked(kit, *options, scripts=scripts, extra=extra)
+        if found is None:
+            found = cls._checked(kit, *options, scripts=scripts, extra=extra)
+            if len(kit.known) < MOST_KNOWN:
+                kit.known[known] = found
+        return msgspec.structs.replace(found, name=name, keys=keys)
+
+    @classmethod
+    def _checked(
+        cls,
+        kit: Kit,
         lease: object,
         renew: object,
         max_hold: object,
         grace: object,
         acks: object,
         on_lost: object,
+        *,
         scripts: tuple[Script[Standing], Script[Standing]],
         extra: tuple[str, ...],
     ) -> Self:
-        """The terms that a user asked for, or a UsageError that names what cannot be right."""
         if not isinstance(renew, bool):
             raise UsageError(f"renew={renew!r} must be True or False")
         lease_ms = kit.validity.checked_lease_ms(lease, most=kit.max_lease)
@@ -106,8 +133,8 @@ class Terms(msgspec.Struct, frozen=True):
         limit = None if max_hold is None else seconds(max_hold, "max_hold", least=0.001)
         span = kit.validity.span_ns(lease_ms)
         return cls(
-            name=name,
-            keys=(name, *helpers),
+            name="",
+            keys=(),
             lease_ms=lease_ms,
             grace_ms=grace_ms,
             life=str(lease_ms + grace_ms),
