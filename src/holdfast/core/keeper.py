@@ -62,6 +62,7 @@ class _Loop:
         self.timers: Timers[Ref] = Timers()
         self.signal: Signal = rt.signal()
         self.running = False
+        self.started_at = 0
         self.sleeps_until = 0
 
 
@@ -125,11 +126,14 @@ class Keeper:
         hold.renew_key = loop.timers.add(when, hold.grain, hold.ident, ref)
         return self._planned(loop, hold.renew_key)
 
-    @staticmethod
-    def _planned(loop: _Loop, key: int) -> bool:
+    def _planned(self, loop: _Loop, key: int) -> bool:
         if not loop.running:
-            loop.running = True
-            return True
+            # The loop says itself that it runs. Were it said here, an interruption between this
+            # and the start would leave a client that never renews anything again.
+            now = self._rt.now()
+            overdue = now - loop.started_at > NS_PER_S // 2
+            loop.started_at = now if overdue else loop.started_at
+            return overdue
         if key < loop.sleeps_until:
             loop.sleeps_until = key
             loop.signal.set()
@@ -147,6 +151,10 @@ class Keeper:
         self, loop: _Loop, work: Callable[[_Loop, list[Ref]], Coroutine[Any, Any, None]]
     ) -> None:
         rt, guard = self._rt, self.guard
+        with guard:
+            if loop.running:
+                return  # started twice, because the first start took long
+            loop.running = True
         idle_since = 0
         while not self._closed and loop in {self._renewals, self._losses}:
             with guard:
@@ -159,6 +167,7 @@ class Keeper:
                     idle_since = now
                 elif now - idle_since >= IDLE_S * NS_PER_S:
                     loop.running = False
+                    loop.started_at = 0
                     return
                 # Woken for a hold that is released already: keep to its time all the same. Looking
                 # farther ahead would have the next hold, a little later, wake the loop again.
