@@ -87,6 +87,8 @@ class Link:
         if reply is not Ellipsis:
             self.owed -= 1
             return reply
+        if timeout < self._timeout:  # one deadline for several links: less is left for this one
+            self._set_timeout(timeout)
         ends = time.monotonic() + timeout
         while True:
             try:
