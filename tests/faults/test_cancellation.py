@@ -259,9 +259,10 @@ def test_a_real_ctrl_c_at_random_moments(server: Server, raw: redis.Redis, name:
             armed = False
             raise KeyboardInterrupt
 
-    # Whatever an interruption leaves ends within its lease of 0.5 s. One exception is known: an
-    # interruption of the very first instruction of `__exit__`, which nothing can catch. Then the
-    # lock object keeps the hold (docs/guarantees.md), and the next patience of 3 s is not enough.
+    # Whatever an interruption leaves ends within its lease of 0.5 s. Two exceptions are known (once
+    # in about 3,000 interruptions): at the very first instruction of `__exit__`, which nothing can
+    # catch, the lock object keeps the hold (docs/guarantees.md); at that of the hold's `__del__`,
+    # pytest keeps the traceback, and with it the hold. Then a patience of 3 s is not enough.
     stuck = 0
     previous = signal.signal(signal.SIGALRM, ctrl_c)
     try:
@@ -286,6 +287,8 @@ def test_a_real_ctrl_c_at_random_moments(server: Server, raw: redis.Redis, name:
                 assert without_ttl(raw) == []
             if lock.info().holder is not None:
                 time.sleep(0.6)
+            if lock.force_release() is not None:
+                stuck += 1
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
