@@ -10,21 +10,25 @@ from .core.events import Event, Hub, Observer
 from .core.keeper import Keeper
 from .core.lease import Seconds, Validity, milliseconds, seconds
 from .core.pinned import Pinned
-from .core.runtime import Runtime
+from .core.runtime import Runtime, run
 from .drivers.asyncio import AsyncioRuntime
 from .drivers.blocking import BlockingRuntime
 from .drivers.common import Settings
-from .errors import UsageError
+from .errors import HoldfastError, UsageError
 from .locks.lock import AsyncLock, Lock
+from .locks.redlock import AsyncRedlock, bootstrap
 from .locks.terms import Kit, OnLost, Wait
 from .observe import logging as log
-from .wire.targets import deployment
+from .wire.targets import deployment, independent
 from .wire.topology import Deployment
 
 if TYPE_CHECKING:
     from .server import Server
 
 Target = object
+# Over several primaries a node's timeout and the quarantine after a restart are what users feel.
+QUORUM_TIMEOUT = 0.5
+QUORUM_MAX_LEASE = 60.0
 
 
 class _Base(Pinned):
@@ -36,14 +40,22 @@ class _Base(Pinned):
         self,
         target: Target,
         *,
-        timeout: Seconds = 2.0,
+        timeout: Seconds | None = None,
         drift: float = 0.01,
         clock_step: Seconds = 0.0,
         replica_skew: Seconds = 0.0,
-        max_lease: Seconds = 3600.0,
+        max_lease: Seconds | None = None,
+        guard: bool = True,
     ) -> None:
         if not 0 <= seconds(drift, "drift") < 0.5:
             raise UsageError(f"drift={drift!r} must be a fraction between 0 and 0.5")
+        if not isinstance(guard, bool):
+            raise UsageError(f"guard={guard!r} must be True or False")
+        several = isinstance(target, Sequence) and not isinstance(target, str | bytes)
+        if timeout is None:
+            timeout = QUORUM_TIMEOUT if several else 2.0
+        if max_lease is None:
+            max_lease = QUORUM_MAX_LEASE if several else 3600.0
         settings = Settings(timeout=seconds(timeout, "timeout", least=0.001, most=3600))
         validity = Validity(
             drift=float(drift),
@@ -54,16 +66,23 @@ class _Base(Pinned):
         self._embedded: Server | None = None
         self._hub = Hub()
         log.attach(self._hub)
-        deployments = [self._deployment(target)]
+        if isinstance(target, Sequence) and not isinstance(target, str | bytes):
+            found = [deployment(each, asynchronous=self._asynchronous) for each in target]
+            deployments = independent(found, guarded=guard)
+        else:
+            deployments = [self._deployment(target)]
         rt = self._runtime(deployments, settings)
-        self._kit = Kit(rt, Keeper(rt), validity, settings.timeout, most)
+        self._kit = Kit(
+            rt,
+            Keeper(rt),
+            validity,
+            settings.timeout,
+            most,
+            AsyncRedlock if several else AsyncLock,
+            quarantine_ms=milliseconds(most) + validity.step_ms if several and guard else 0,
+        )
 
     def _deployment(self, target: Target) -> Deployment:
-        if isinstance(target, Sequence) and not isinstance(target, str | bytes):
-            raise UsageError(
-                f"several independent primaries (Redlock) are not supported yet: {target!r}; "
-                "give one URL or client"
-            )
         if target == "embedded:":
             from . import server
 
@@ -143,6 +162,15 @@ class Client(_Base):
             label=label,
         )
 
+    def bootstrap(self) -> dict[str, HoldfastError | None]:
+        """Declare several primaries to be a new deployment, which has no locks to forget.
+
+        Without it new nodes grant nothing for `max_lease`, like any that may have forgotten locks.
+        Safe only while nobody holds or asks for a lock there. One round trip to every node;
+        returns what went wrong on each, by name (None: nothing). UsageError on a single primary.
+        """
+        return run(bootstrap(self._kit))
+
     def close(self) -> None:
         """Close connections and end renewals; takes at most about a second. Idempotent.
 
@@ -202,7 +230,7 @@ class AsyncClient(_Base):
 
         Sends nothing. Raises UsageError for arguments that cannot be right.
         """
-        return AsyncLock(
+        lock: AsyncLock = self._kit.lock(
             self._kit,
             name,
             lease=lease,
@@ -214,6 +242,16 @@ class AsyncClient(_Base):
             on_lost=on_lost,
             label=label,
         )
+        return lock
+
+    async def bootstrap(self) -> dict[str, HoldfastError | None]:
+        """Declare several primaries to be a new deployment, which has no locks to forget.
+
+        Without it new nodes grant nothing for `max_lease`, like any that may have forgotten locks.
+        Safe only while nobody holds or asks for a lock there. One round trip to every node;
+        returns what went wrong on each, by name (None: nothing). UsageError on a single primary.
+        """
+        return await bootstrap(self._kit)
 
     async def close(self) -> None:
         """Close connections and end renewals; takes at most about a second. Idempotent.
@@ -240,24 +278,30 @@ class AsyncClient(_Base):
 def connect(
     target: Target,
     *,
-    timeout: Seconds = 2.0,
+    timeout: Seconds | None = None,
     drift: float = 0.01,
     clock_step: Seconds = 0.0,
     replica_skew: Seconds = 0.0,
-    max_lease: Seconds = 3600.0,
+    max_lease: Seconds | None = None,
+    guard: bool = True,
 ) -> Client:
     """A blocking client for a URL, for an existing redis-py or valkey-py client, or "embedded:".
 
     URLs: redis:// rediss:// unix:// valkey:// redis+sentinel://host,host/service
     redis+cluster://host,host. An existing client lends its way of connecting (TLS, ACL, Sentinel,
     cluster), not its connections. "embedded:" starts a real server for development, one per
-    process.
+    process. A list of URLs or clients stands for several independent primaries, of which a
+    majority decides (Redlock).
 
-    timeout        seconds for one exchange with a server; no exchange is repeated silently
+    timeout        seconds for one exchange with a server; no exchange is repeated silently. 2;
+                   with several primaries 0.5, and never more than a twentieth of the lease
     drift          how far the clocks of client and server may run apart, as a fraction
     clock_step     by how many seconds a server's wall clock may jump forward during a lease
     replica_skew   how far the clocks of a primary and its replica may differ (failover)
-    max_lease      the longest lease that locks of this client may ask for
+    max_lease      the longest lease that locks of this client may ask for. 3600; with several
+                   primaries 60, for so long a node that may have forgotten locks grants none: all
+                   clients of a deployment give the same
+    guard          with several primaries: whether such nodes wait. Off only if they never forget
 
     Sends nothing: the first call connects. Raises UsageError for a target that cannot be right.
     """
@@ -268,17 +312,19 @@ def connect(
         clock_step=clock_step,
         replica_skew=replica_skew,
         max_lease=max_lease,
+        guard=guard,
     )
 
 
 def aconnect(
     target: Target,
     *,
-    timeout: Seconds = 2.0,
+    timeout: Seconds | None = None,
     drift: float = 0.01,
     clock_step: Seconds = 0.0,
     replica_skew: Seconds = 0.0,
-    max_lease: Seconds = 3600.0,
+    max_lease: Seconds | None = None,
+    guard: bool = True,
 ) -> AsyncClient:
     """An asyncio client for a URL, an existing redis.asyncio or valkey.asyncio client, "embedded:".
 
@@ -292,4 +338,5 @@ def aconnect(
         clock_step=clock_step,
         replica_skew=replica_skew,
         max_lease=max_lease,
+        guard=guard,
     )

@@ -5,7 +5,7 @@ HoldfastError                         all: `.name` is the object's name; they su
 ├── Unavailable                       the world: it could not be decided
 │   ├── NodeError(ConnectionError)    one node; `.sent` says whether it may have acted
 │   ├── NotReplicated                 the node acted, but too few replicas confirmed it
-│   └── QuorumError                   a majority is out of reach; `.votes` says which node said what
+│   └── QuorumError                   a majority cannot decide; `.votes` says which node said what
 ├── Timeout(TimeoutError)             time: the wait was over first
 │   └── LockTimeout                   `.holder` is who held it, as far as the server knew
 ├── LockLost                          you held it and no longer do; `.reason`, `.result`
@@ -79,13 +79,24 @@ class NotReplicated(Unavailable):
 
 
 class QuorumError(Unavailable):
-    """A majority of the nodes could not be reached. `votes` maps each node to what it said."""
+    """A majority of the nodes could not decide. `votes` maps each node to what it said.
+
+    `sent` is False when surely no node acted; `transient` is False when asking again cannot help.
+    """
 
     def __init__(
-        self, message: str, *, votes: Mapping[str, object] | None = None, name: str | None = None
+        self,
+        message: str,
+        *,
+        votes: Mapping[str, str] | None = None,
+        sent: bool = True,
+        transient: bool = True,
+        name: str | None = None,
     ) -> None:
         super().__init__(message, name=name)
         self.votes = dict(votes or {})
+        self.sent = sent
+        self.transient = transient
 
 
 class Timeout(HoldfastError, TimeoutError):

@@ -160,7 +160,7 @@ async def failing(lock: aio.Lock) -> None:
     except aio.NotReplicated as error:
         assert_type((error.wanted, error.got), tuple[int, int])
     except aio.QuorumError as error:
-        assert_type(error.votes, dict[str, object])
+        assert_type(error.votes, dict[str, str])
     except (aio.Unavailable, aio.UsageError, aio.ServerNotFound) as error:
         assert_type(error.name, str | None)
     except aio.HoldfastError as error:

@@ -148,7 +148,7 @@ def failing(lock: holdfast.Lock) -> None:
     except holdfast.NotReplicated as error:
         assert_type((error.wanted, error.got), tuple[int, int])
     except holdfast.QuorumError as error:
-        assert_type(error.votes, dict[str, object])
+        assert_type(error.votes, dict[str, str])
     except (holdfast.Unavailable, holdfast.UsageError, holdfast.ServerNotFound) as error:
         assert_type(error.name, str | None)
     except holdfast.HoldfastError as error:

@@ -9,7 +9,7 @@ end when there has been nothing to keep for a while.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from ..errors import HoldfastError, NodeError
@@ -34,12 +34,12 @@ class Keepable(Protocol):
     def deadline(self) -> int: ...
     @property
     def renew_at(self) -> int | None: ...
-    def renewal(self) -> Call[Any] | None:
-        """The call that renews, or None if there is nothing to renew any more."""
+    def renewals(self) -> Sequence[Call[Any]]:
+        """The calls that renew, one for each node; none if there is nothing to renew any more."""
         ...
 
-    def renewed(self, sent: int, answer: Any | HoldfastError) -> None:
-        """Take the answer to a renewal sent at `sent`; sets the next `renew_at`."""
+    def renewed(self, sent: int, answers: Sequence[Any | HoldfastError]) -> None:
+        """Take the answers to the renewals sent at `sent`; sets the next `renew_at`."""
         ...
 
     def overdue(self, now: int) -> None:
@@ -194,26 +194,34 @@ class Keeper:
                     self._plan_loss(hold, ref)
 
     async def _renew(self, loop: _Loop, due: list[Ref]) -> None:
-        batch = [
-            (ref, call)
-            for ref in due
-            if (hold := ref()) is not None and (call := hold.renewal()) is not None
-        ]
+        calls: list[Call[Any]] = []
+        batch: list[tuple[Ref, int]] = []
+        for ref in due:
+            hold = ref()
+            if hold is not None and (renewals := hold.renewals()):
+                calls.extend(renewals)
+                batch.append((ref, len(renewals)))
         hold = None
         if not batch:
             return
         sent = self._rt.now()
+        answers: Sequence[Any]
         try:
-            answers = await self._rt.fan_out([call for _, call in batch])
+            answers = await self._rt.fan_out(calls)
         except Exception as error:
             # Not an answer and not a failed exchange: a defect. It must not end all renewals.
             failed = NodeError(f"renewals could not be sent: {error!r}", sent=True)
-            answers = [failed] * len(batch)
-        for (ref, _), answer in zip(batch, answers, strict=True):
+            answers = [failed] * len(calls)
+        first = 0
+        for ref, count in batch:
+            own, first = answers[first : first + count], first + count
             hold = ref()
             if hold is None:
                 continue
-            hold.renewed(sent, answer)
+            hold.renewed(sent, own)
             with self.guard:
                 if hold.active:
                     self._plan_renewal(hold, ref)
+                    if hold.deadline < hold.loss_key:  # some nodes vouch no more
+                        self._losses.timers.discard(hold.loss_key, hold.ident)
+                        self._plan_loss(hold, ref)

@@ -12,6 +12,8 @@ from ..errors import UsageError
 
 SLOTS = 16384
 LONGEST_NAME = 1024
+# One for each node, not for each lock: several independent primaries are never clusters.
+GUARD = "holdfast:guard"
 
 
 def hash_tag(key: str) -> str | None:

@@ -7,9 +7,9 @@ one with virtual time. A protocol awaits these verbs and other protocols, and no
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from ..errors import HoldfastError
 from .events import Event
@@ -58,8 +58,17 @@ class Runtime(Protocol):
         """The channel on which servers reach this client."""
         ...
 
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The names of the deployments: one, or several independent primaries."""
+        ...
+
     def now(self) -> int:
         """Monotonic time in ns; counts through suspend, and is never slowed by clock adjustment."""
+        ...
+
+    def wall(self) -> int:
+        """The wall clock in ns. It may jump: good for proposing fences, for nothing else."""
         ...
 
     def me(self) -> object:
@@ -78,8 +87,23 @@ class Runtime(Protocol):
         """One exchange. Raises NodeError (its `sent` tells whether the server may have acted)."""
         ...
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
-        """All calls at once; each answer, or what went wrong, in the order of the calls."""
+    @overload
+    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]: ...
+    @overload
+    async def fan_out(
+        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool]
+    ) -> list[T | HoldfastError | None]: ...
+    async def fan_out(
+        self,
+        calls: Sequence[Call[T]],
+        enough: Callable[[T | HoldfastError], bool] | None = None,
+    ) -> Sequence[T | HoldfastError | None]:
+        """All calls at once; each answer, or what went wrong, in the order of the calls.
+
+        `enough` is told every answer as it comes; once it says True nobody is waited for any more.
+        What had not answered by then is None: it may act yet, and stays in order with what is tied
+        to the same word. Calls that are `final` are brought to their nodes all the same.
+        """
         ...
 
     def signal(self) -> Signal:

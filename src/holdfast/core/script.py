@@ -56,6 +56,9 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     `acks` replicas must confirm the write (0: none asked, -1: every replica that is connected).
     `tied` asks for order: should this exchange be abandoned half-way, the next call tied to the
     same word follows it on the same connection, so an undo can never overtake what it undoes.
+    `final` marks the last one of its word: it must reach the node, even one that seems dead, and
+    may do so after the caller has gone on. `identified` has the run id of the server, as it was
+    when the connection was opened, sent as one more argument: a restart always breaks connections.
     """
 
     script: Script[T]
@@ -65,6 +68,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     node: int = 0
     acks: int = 0
     tied: str = ""
+    final: bool = False
+    identified: bool = False
 
 
 def text(reply: bytes | str) -> str:

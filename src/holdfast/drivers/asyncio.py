@@ -7,7 +7,7 @@ next one (repeated `asyncio.run`); two running loops at once are refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -19,9 +19,10 @@ from ..wire.endpoint import Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, Told, addressed, epochs, replicated
+from .common import Common, Settings, Told, addressed, epochs, passed_over, replicated
 
 T = TypeVar("T")
+MOST_ABANDONED = 4096
 _NO_GUARD: AbstractContextManager[Any] = nullcontext()
 
 
@@ -98,6 +99,47 @@ class TaskScope:
         return late is not None or isinstance(error, asyncio.CancelledError)
 
 
+class _First:
+    """The answers of one fan-out that ends with enough of them."""
+
+    __slots__ = ("_enough", "_left", "answers", "calls", "decided", "tasks")
+
+    def __init__(
+        self,
+        calls: Sequence[Call[Any]],
+        enough: Callable[[Any], bool],
+        decided: asyncio.Future[None],
+    ) -> None:
+        self.calls = calls
+        self.answers: list[Any] = [None] * len(calls)
+        self.decided = decided
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._enough = enough
+        self._left = len(calls)
+
+    def take(self, place: int, answer: Any) -> None:
+        if self.decided.done():
+            return
+        self.answers[place] = answer
+        self._left -= 1
+        if self._enough(answer) or not self._left:
+            self.decided.set_result(None)
+
+    def settled(self, place: int, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is None:
+                self.take(place, task.result())
+            elif not self.decided.done():
+                self.decided.set_exception(error)
+
+    def close(self) -> None:
+        """Enough, or cancelled. What has not left yet does not leave any more."""
+        self.decided.cancel()
+        for task in self.tasks:
+            task.cancel()
+
+
 class AsyncioRuntime(Common):
     """Implements core.runtime.Runtime for asyncio."""
 
@@ -111,10 +153,10 @@ class AsyncioRuntime(Common):
         self._opened_pipes: set[Pipe] = set()
         self._opening: dict[Endpoint, asyncio.Future[Pipe]] = {}
         self._spare: dict[Endpoint, list[Pipe]] = {}
-        self._abandoned: dict[str, Pipe] = {}
+        self._abandoned: dict[tuple[str, int], Pipe] = {}
         self._mailboxes: dict[str, TaskSignal] = {}
-        self._inbox_pipe: Pipe | None = None
-        self._inbox_opening: asyncio.Future[bool] | None = None
+        self._inboxes: dict[int, Pipe] = {}
+        self._inboxes_opening: dict[int, asyncio.Future[bool]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
 
@@ -159,31 +201,102 @@ class AsyncioRuntime(Common):
         endpoint = deployment.endpoint(call.keys) or await self._mapped(call, deployment)
         pipe = self._pipes.get(endpoint)
         if call.tied and self._abandoned:
-            pipe = self._tied(call.tied, endpoint, pipe)
+            pipe = self._tied(call, endpoint, pipe)
         if pipe is None or pipe.closed or (pipe.retired and not call.tied):
             pipe = await self._open(endpoint, deployment)
         try:
-            reply = await pipe.request(pack(call), call.timeout)
-        except NodeError:
-            if call.tied and not pipe.closed:
-                self._abandoned[call.tied] = pipe
-            deployment.failed(endpoint)
+            reply = await pipe.request(pack(call, run_id=pipe.run_id), call.timeout)
+        except NodeError as error:
+            self._gave_up(call, pipe, error)
             raise
+        if deployment.failures:
+            deployment.answered()
         if isinstance(reply, ReplyError):
             reply = await self._insist(deployment, call, reply)
         return call.script.parse(reply)
 
-    def _tied(self, word: str, endpoint: Endpoint, pipe: Pipe | None) -> Pipe | None:
+    def _tied(self, call: Call[Any], endpoint: Endpoint, pipe: Pipe | None) -> Pipe | None:
         """The connection on which an earlier call tied to the word is still under way."""
-        kept = self._abandoned.pop(word, None)
+        kept = self._abandoned.pop((call.tied, call.node), None)
         return kept if kept is not None and kept.endpoint is endpoint else pipe
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
-        return list(await asyncio.gather(*map(self._settle, calls)))
+    def _gave_up(self, call: Call[Any], pipe: Pipe, error: NodeError) -> None:
+        """An exchange failed. What is tied to it must follow it, or at least reach the node."""
+        self.deployments[call.node].failed(pipe.endpoint)
+        if call.tied and error.sent and not call.final:
+            while len(self._abandoned) >= MOST_ABANDONED:
+                del self._abandoned[next(iter(self._abandoned))]
+            self._abandoned[call.tied, call.node] = pipe
 
-    async def _settle(self, call: Call[T]) -> T | HoldfastError:
+    async def fan_out(
+        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool] | None = None
+    ) -> Any:
+        if enough is None:
+            return list(await asyncio.gather(*map(self._settle, calls)))
+        return await self._first(calls, enough)
+
+    async def _settle(self, call: Call[Any]) -> Any:
+        deployment = self.deployments[call.node]
+        if deployment.failures and not self._must_ask(call, deployment):
+            return passed_over(deployment)
         try:
             return await self.call(call)
+        except HoldfastError as error:
+            return error
+
+    def _must_ask(self, call: Call[Any], deployment: Deployment) -> bool:
+        unfinished = call.final and (call.tied, call.node) in self._abandoned
+        return unfinished or self.admits(deployment)
+
+    async def _first(
+        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool]
+    ) -> list[T | HoldfastError | None]:
+        """All calls at once, until enough have answered. Nothing is taken back from the others."""
+        if self._loop is not asyncio.get_running_loop() or self.closed:
+            self._enter()
+        first = _First(calls, enough, asyncio.get_running_loop().create_future())
+        for place, call in enumerate(calls):
+            deployment = self.deployments[call.node]
+            endpoint = deployment.endpoint(call.keys)
+            pipe = None if endpoint is None else self._pipes.get(endpoint)
+            ready = pipe is not None and not pipe.closed and not pipe.retired
+            if not ready or deployment.failures or (self._abandoned and call.tied):
+                task = self._keep(self._settle(call))
+                task.add_done_callback(partial(first.settled, place))
+                if not call.final:
+                    first.tasks.append(task)
+                continue
+            assert pipe is not None, "it is ready"
+            future = pipe.request(pack(call, run_id=pipe.run_id), call.timeout)
+            future.add_done_callback(partial(self._replied, first, place, pipe))
+        try:
+            await first.decided
+        finally:
+            first.close()
+        return list(first.answers)
+
+    def _replied(self, first: _First, place: int, pipe: Pipe, future: asyncio.Future[Any]) -> None:
+        call = first.calls[place]
+        error = future.exception()
+        if isinstance(error, NodeError):
+            self._gave_up(call, pipe, error)
+            first.take(place, error)
+            return
+        reply = future.result()
+        if self.deployments[call.node].failures:
+            self.deployments[call.node].answered()
+        if not isinstance(reply, ReplyError):
+            first.take(place, call.script.parse(reply))
+        elif not first.decided.done() or call.final:
+            # Not later: what is asked for again then would follow the undo.
+            task = self._keep(self._repeat(call, reply))
+            task.add_done_callback(partial(first.settled, place))
+            if not call.final:
+                first.tasks.append(task)
+
+    async def _repeat(self, call: Call[Any], reply: Any) -> Any:
+        try:
+            return call.script.parse(await self._insist(self.deployments[call.node], call, reply))
         except HoldfastError as error:
             return error
 
@@ -213,7 +326,8 @@ class AsyncioRuntime(Common):
                     pipe.request(pack(call, whole=whole), call.timeout), allowed
                 )
             else:
-                reply = await pipe.request(pack(call, whole=whole), call.timeout)
+                data = pack(call, whole=whole, run_id=pipe.run_id)
+                reply = await pipe.request(data, call.timeout)
             if not isinstance(reply, ReplyError):
                 return reply
         raise self._refused(deployment, call, reply)
@@ -338,29 +452,45 @@ class AsyncioRuntime(Common):
 
     def unlisten(self, mailbox: str) -> None:
         self._mailboxes.pop(mailbox, None)
-        if self._abandoned:
-            self._abandoned.pop(mailbox, None)
+        if self._abandoned and len(self.deployments) == 1:
+            self._abandoned.pop((mailbox, 0), None)
 
     async def wait(self, signal: Any, timeout: float, *, inbox: bool = False) -> bool:
-        if inbox and self._inbox_pipe is None and await self._open_inbox():
+        if inbox and len(self._inboxes) < len(self.deployments) and await self._open_inboxes():
             return True
         woken: bool = await signal.take(timeout)
         return woken
 
-    async def _open_inbox(self) -> bool:
-        if self._inbox_opening is None:
-            self._inbox_opening = self._keep(self._subscribe())
-        opening = self._inbox_opening
+    async def _open_inboxes(self) -> bool:
+        """Subscribe, if nobody has. True if that made the inbox live: look again before waiting.
+
+        With several primaries that happens beside the caller, who is woken when one is live.
+        """
+        if len(self.deployments) > 1:
+            for node, deployment in enumerate(self.deployments):
+                known = node in self._inboxes or node in self._inboxes_opening
+                if not known and not deployment.failures:
+                    opening = self._inboxes_opening[node] = self._keep(self._subscribe(node))
+                    opening.add_done_callback(partial(self._inbox_opened, node))
+            return False
+        if 0 not in self._inboxes_opening:
+            self._inboxes_opening[0] = self._keep(self._subscribe(0))
+        single = self._inboxes_opening[0]
         try:
-            opened: bool = await asyncio.shield(opening)
+            opened: bool = await asyncio.shield(single)
             return opened
         finally:
-            if opening.done() and self._inbox_opening is opening:
-                self._inbox_opening = None
+            if single.done() and self._inboxes_opening.get(0) is single:
+                del self._inboxes_opening[0]
 
-    async def _subscribe(self) -> bool:
+    def _inbox_opened(self, node: int, opening: asyncio.Future[bool]) -> None:
+        self._inboxes_opening.pop(node, None)
+        if not opening.cancelled() and opening.exception() is None and opening.result():
+            self._wake_all()
+
+    async def _subscribe(self, node: int) -> bool:
         """Subscribe. True if this made the inbox live: look again before waiting."""
-        deployment = self.deployments[0]
+        deployment = self.deployments[node]
         endpoint = deployment.any_endpoint()
         try:
             pipe = (
@@ -368,13 +498,13 @@ class AsyncioRuntime(Common):
                 if endpoint.resp3
                 else await self._connect(endpoint, deployment)
             )
-            pipe.on_message, pipe.on_lost = self._message, self._inbox_lost
+            pipe.on_message, pipe.on_lost = self._message, partial(self._inbox_lost, node)
             await pipe.subscribe(self.inbox, self.settings.timeout)
         except NodeError as error:
             deployment.failed(endpoint)
             self.emit(InboxFailed(endpoint.name, self.inbox, str(error)))
             return False
-        self._inbox_pipe = pipe
+        self._inboxes[node] = pipe
         return True
 
     def _message(self, message: str) -> None:
@@ -383,10 +513,13 @@ class AsyncioRuntime(Common):
         if signal is not None:
             signal.set(look_ms)
 
-    def _inbox_lost(self, pipe: Pipe) -> None:
-        if self._inbox_pipe is pipe:
-            self._inbox_pipe = None
-        # Whoever waits must look again: messages may have been lost with the connection.
+    def _inbox_lost(self, node: int, pipe: Pipe) -> None:
+        if self._inboxes.get(node) is pipe:
+            del self._inboxes[node]
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        # Whoever waits must look again: messages may have been lost without a connection.
         for signal in list(self._mailboxes.values()):
             signal.set()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from ..wire.link import Link, LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
 from .common import Common, Settings, Told, addressed, replicated
+from .fan import Fan
 
 T = TypeVar("T")
 BATCH = 128
@@ -76,7 +77,8 @@ class BlockingRuntime(Common):
         self._abandoned: dict[str, Link] = {}
         self._mailboxes: dict[str, ThreadSignal] = {}
         self._mutex = threading.Lock()
-        self._inbox_link: Link | None = None
+        self._inboxes: dict[int, Link] = {}
+        self._inboxes_opening: set[int] = set()
         self._threads: list[threading.Thread] = []
         self.closed = False
 
@@ -93,21 +95,28 @@ class BlockingRuntime(Common):
     async def call(self, call: Call[T]) -> T:
         return self._execute(call)
 
-    async def fan_out(self, calls: Sequence[Call[T]]) -> list[T | HoldfastError]:
-        results: dict[int, T | HoldfastError] = {}
+    async def fan_out(
+        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool] | None = None
+    ) -> Any:
+        self._check_open()
+        fan = Fan(self, calls, enough)
         for first in range(0, len(calls), BATCH):
-            self._batch(calls, range(first, min(first + BATCH, len(calls))), results)
-        return [results[place] for place in range(len(calls))]
+            fan.run(range(first, min(first + BATCH, len(calls))))
+            for place in fan.again:
+                try:
+                    fan.answers[place] = self._execute(calls[place])
+                except HoldfastError as error:
+                    fan.answers[place] = error
+            fan.again.clear()
+        return fan.answers
 
-    def _execute(self, call: Call[T], data: bytes | None = None) -> T:
+    def _execute(self, call: Call[T]) -> T:
         self._check_open()
         deployment = self.deployments[call.node]
         if call.acks:
             return self._replicated(call, deployment)
         endpoint = deployment.endpoint(call.keys)
-        reply = self._exchange(
-            deployment, endpoint or self._mapped(call, deployment), call, data or pack(call)
-        )
+        reply = self._exchange(deployment, endpoint or self._mapped(call, deployment), call)
         if isinstance(reply, ReplyError):
             reply = self._insist(deployment, call, reply)
         return call.script.parse(reply)
@@ -130,7 +139,7 @@ class BlockingRuntime(Common):
                     time.sleep(hint.pause)
             else:
                 break
-            reply = self._exchange(deployment, endpoint, call, pack(call, whole=whole), prefix)
+            reply = self._exchange(deployment, endpoint, call, whole, prefix)
             if not isinstance(reply, ReplyError):
                 return reply
         raise self._refused(deployment, call, reply)
@@ -147,14 +156,15 @@ class BlockingRuntime(Common):
         deployment: Deployment,
         endpoint: Endpoint,
         call: Call[Any],
-        data: bytes,
+        whole: bool = False,
         prefix: bytes = b"",
     ) -> Any:
         pool = self._pool(endpoint)
         link = self._take(pool, call, deployment)
         try:
             owed = link.owed
-            link.send(prefix + data, 2 if prefix else 1, call.timeout)
+            data = prefix + pack(call, whole=whole, run_id=link.run_id)
+            link.send(data, 2 if prefix else 1, call.timeout)
             for _ in range(owed + (1 if prefix else 0)):
                 link.read(call.timeout)  # what an abandoned request, or ASKING, still had to say
             reply = link.read(call.timeout)
@@ -245,68 +255,6 @@ class BlockingRuntime(Common):
             confirmed = link.read(max(0.001, ends - time.monotonic()))
         return reply, wanted, confirmed
 
-    def _batch(
-        self, calls: Sequence[Call[T]], places: range, results: dict[int, T | HoldfastError]
-    ) -> None:
-        """Write to every node, then read from every node; then what needs more than one try."""
-        groups: dict[Endpoint, list[int]] = {}
-        single: list[int] = []
-        for place in places:
-            call = calls[place]
-            deployment = self.deployments[call.node]
-            endpoint = None if call.acks else deployment.endpoint(call.keys)
-            if endpoint is None:
-                single.append(place)
-            else:
-                groups.setdefault(endpoint, []).append(place)
-        opened: list[tuple[Link, LinkPool, list[int]]] = []
-        for endpoint, members in groups.items():
-            pool = self._pool(endpoint)
-            deployment = self.deployments[calls[members[0]].node]
-            try:
-                link = self._take(pool, calls[members[0]], deployment)
-                data = b"".join(pack(calls[place]) for place in members)
-                link.send(data, len(members), calls[members[0]].timeout)
-                opened.append((link, pool, members))
-            except NodeError as error:
-                deployment.failed(endpoint)
-                results.update(dict.fromkeys(members, error))
-        ends = time.monotonic() + max((calls[place].timeout for place in places), default=0.0)
-        for link, pool, members in opened:
-            single.extend(self._collect(calls, link, pool, members, ends, results))
-        for place in single:
-            try:
-                results[place] = self._execute(calls[place])
-            except HoldfastError as error:
-                results[place] = error
-
-    def _collect(
-        self,
-        calls: Sequence[Call[T]],
-        link: Link,
-        pool: LinkPool,
-        members: list[int],
-        ends: float,
-        results: dict[int, T | HoldfastError],
-    ) -> list[int]:
-        """Read the replies of one node; returns the places whose calls must be asked again."""
-        again: list[int] = []
-        for done, place in enumerate(members):
-            try:
-                reply = link.read(max(0.001, ends - time.monotonic()))
-            except NodeError as error:
-                link.close()
-                pool.clear()
-                self.deployments[calls[place].node].failed(pool.endpoint)
-                results.update(dict.fromkeys(members[done:], error))
-                return again
-            if isinstance(reply, ReplyError):
-                again.append(place)
-            else:
-                results[place] = calls[place].script.parse(reply)
-        pool.give(link)
-        return again
-
     # ── topology ───────────────────────────────────────────────────────────────────────────────
 
     def _pool(self, endpoint: Endpoint) -> LinkPool:
@@ -360,34 +308,62 @@ class BlockingRuntime(Common):
                 link.close()
 
     async def wait(self, signal: Any, timeout: float, *, inbox: bool = False) -> bool:
-        if inbox and self._inbox_link is None and self._open_inbox():
+        if inbox and len(self._inboxes) < len(self.deployments) and self._open_inboxes():
             return True
         woken: bool = signal.take(timeout)
         return woken
 
-    def _open_inbox(self) -> bool:
-        """Subscribe, if nobody has. True if this made the inbox live: look again before waiting."""
-        with self._mutex:
-            if self._inbox_link is not None or self.closed:
-                return True  # somebody else opened it meanwhile: the same reason to look again
-            endpoint = self.deployments[0].any_endpoint()
-            try:
-                link = self._pool(endpoint).take(self.settings.timeout)
-                link.send(command(b"SUBSCRIBE", self.inbox), 1, self.settings.timeout)
-                reply = link.read(self.settings.timeout)
-                if isinstance(reply, ReplyError):
-                    link.close()
-                    raise NodeError(f"{endpoint.name} refuses the inbox: {reply}")
-            except NodeError as error:
-                self.deployments[0].failed(endpoint)
-                self.emit(InboxFailed(endpoint.name, self.inbox, str(error)))
-                return False
-            self._inbox_link = link
-            self._start("holdfast-inbox", self._read_inbox, link)
-            return True
+    def _open_inboxes(self) -> bool:
+        """Subscribe, if nobody has. True if that made the inbox live: look again before waiting.
 
-    def _read_inbox(self, link: Link) -> None:
-        """The inbox thread: passes messages on until the connection ends."""
+        With several primaries that happens beside the caller, who is woken when one is live.
+        """
+        if len(self.deployments) == 1:
+            with self._mutex:
+                if self._inboxes or self.closed:
+                    return True  # somebody else opened it meanwhile: the same reason to look again
+                link = self._subscribe(0)
+                if link is not None:
+                    self._start("holdfast-inbox", self._read_inbox, 0, link)
+                return link is not None
+        with self._mutex:
+            for node, deployment in enumerate(self.deployments):
+                known = node in self._inboxes or node in self._inboxes_opening
+                if not known and not deployment.failures and not self.closed:
+                    self._inboxes_opening.add(node)
+                    self._start("holdfast-inbox", self._open_and_read_inbox, node)
+        return False
+
+    def _subscribe(self, node: int) -> Link | None:
+        deployment = self.deployments[node]
+        endpoint = deployment.any_endpoint()
+        try:
+            link = self._pool(endpoint).take(self.settings.timeout)
+            for _ in range(link.owed):
+                link.read(self.settings.timeout)
+            link.send(command(b"SUBSCRIBE", self.inbox), 1, self.settings.timeout)
+            reply = link.read(self.settings.timeout)
+            if isinstance(reply, ReplyError):
+                link.close()
+                raise NodeError(f"{endpoint.name} refuses the inbox: {reply}")
+        except NodeError as error:
+            deployment.failed(endpoint)
+            self.emit(InboxFailed(endpoint.name, self.inbox, str(error)))
+            return None
+        self._inboxes[node] = link
+        return link
+
+    def _open_and_read_inbox(self, node: int) -> None:
+        try:
+            link = self._subscribe(node)
+        finally:
+            self._inboxes_opening.discard(node)
+        if link is not None:
+            self._wake_all()
+            self._read_inbox(node, link)
+
+    def _read_inbox(self, node: int, link: Link) -> None:
+        """An inbox thread: passes messages on until the connection ends."""
         try:
             while not self.closed:
                 message = link.read_message()
@@ -401,11 +377,14 @@ class BlockingRuntime(Common):
             pass
         finally:
             link.close()
-            if self._inbox_link is link:
-                self._inbox_link = None
-            # Whoever waits must look again: messages may have been lost with the connection.
-            for signal in list(self._mailboxes.values()):
-                signal.set()
+            if self._inboxes.get(node) is link:
+                del self._inboxes[node]
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        # Whoever waits must look again: messages may have been lost without a connection.
+        for signal in list(self._mailboxes.values()):
+            signal.set()
 
     # ── flows ──────────────────────────────────────────────────────────────────────────────────
 
@@ -441,11 +420,10 @@ class BlockingRuntime(Common):
         if self.closed:
             return
         self.closed = True
-        link, self._inbox_link = self._inbox_link, None
-        if link is not None:
+        for link in list(self._inboxes.values()):
             link.shutdown()
         for pool in list(self._pools.values()):
-            pool.clear()
+            pool.close()
         ends = time.monotonic() + patience
         for thread in self._threads:
             if thread is not threading.current_thread():

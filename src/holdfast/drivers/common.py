@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..core.events import Event, Hub
+from ..core.quorum import majority
 from ..core.script import Call
-from ..errors import NotReplicated
+from ..errors import NodeError, NotReplicated
 from ..wire.topology import Deployment
 
 T = TypeVar("T")
@@ -81,7 +82,9 @@ class Common:
         self.deployments = deployments
         self.settings = settings
         self.hub = hub
+        self.nodes = tuple(deployment.name for deployment in deployments)
         self.now = _monotonic()
+        self.wall = time.time_ns
         self.wants = hub.wants
         self._random = random.Random()
         self._renew_identity()
@@ -98,6 +101,18 @@ class Common:
         # Fresh bits from the system for every hold: a seed taken before a fork makes twins.
         return f"{os.urandom(16).hex()}:{self._where}:{label}"
 
+    def admits(self, deployment: Deployment) -> bool:
+        """Whether to ask this node. One that failed lately is passed over while others decide."""
+        if not deployment.failures or len(self.deployments) == 1:
+            return True
+        now = time.monotonic()
+        if deployment.is_shut(now):
+            able = sum(not other.is_shut(now) for other in self.deployments)
+            if able >= majority(len(self.deployments)):
+                return False
+        deployment.admit_probe(now)
+        return True
+
     def jitter(self, low: float, high: float) -> float:
         return self._random.uniform(low, high)
 
@@ -107,6 +122,14 @@ class Common:
     def after_fork(self) -> None:
         """In a forked child: own nothing, share nothing."""
         self._renew_identity()
+
+
+def passed_over(deployment: Deployment) -> NodeError:
+    """The answer of a node that was not asked."""
+    name = deployment.name
+    return NodeError(
+        f"{name} is passed over: it did not answer a moment ago", node=name, sent=False
+    )
 
 
 def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:

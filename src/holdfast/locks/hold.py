@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..core.compensate import compensate
@@ -21,7 +21,15 @@ from ..core.lease import NS_PER_S, Seconds
 from ..core.pinned import Pinned
 from ..core.runtime import Scope, Signal, run
 from ..core.script import Call
-from ..errors import HoldfastError, LockLost, LockLostWarning, NodeError, Unavailable, UsageError
+from ..errors import (
+    HoldfastError,
+    LockLost,
+    LockLostWarning,
+    NodeError,
+    QuorumError,
+    Unavailable,
+    UsageError,
+)
 from .terms import Kit, Standing, Terms
 
 HELD, RELEASING, RELEASED, LOST = range(4)
@@ -145,26 +153,38 @@ class AsyncHold(Pinned):
         One round trip. Raises LockLost if the lock is gone, Unavailable if the server cannot
         answer: the hold then keeps what it had.
         """
-        kit, terms = self._kit, self._terms
+        kit = self._kit
         lease_ms = kit.validity.checked_lease_ms(lease, most=kit.max_lease)
         self.ensure()
-        error: NodeError | None = None
-        for _ in range(2):  # once more after a lost reply: the script is absolute
+        for again in (True, False):  # once more after a lost reply: the script is absolute
             sent = kit.rt.now()
-            try:
-                standing = await kit.rt.call(self._renew_call(lease_ms, kit.timeout))
-            except NodeError as failure:
-                error = failure
-                continue
-            if not standing.mine:
-                self._lose(standing.reason())
+            answer = self._judge(sent, lease_ms, await self._ask_to_extend(lease_ms))
+            if isinstance(answer, HoldfastError):
+                if again and isinstance(answer, NodeError | QuorumError):
+                    continue
+                answer.name = self.name
+                raise answer
+            if not answer.mine:
+                self._lose(answer.reason())
                 raise self._lost_error()
-            self._prolong(sent, lease_ms)
-            self.ensure()
-            return
-        assert error is not None, "two attempts either return or fail"
-        error.name = terms.name
-        raise error
+            break
+        self.ensure()
+
+    async def _ask_to_extend(self, lease_ms: int) -> Sequence[Standing | HoldfastError]:
+        (call,) = self._renew_calls(lease_ms, self._kit.timeout)
+        try:
+            return [await self._kit.rt.call(call)]
+        except HoldfastError as error:
+            return [error]
+
+    def _judge(
+        self, sent: int, lease_ms: int, answers: Sequence[Standing | HoldfastError]
+    ) -> Standing | HoldfastError:
+        """What the answers to a renewal amount to. One that succeeded counts from here on."""
+        answer = answers[0]
+        if isinstance(answer, Standing) and answer.mine:
+            self._prolong(self._kit.validity.deadline(sent, lease_ms))
+        return answer
 
     async def release(self) -> None:
         """Give the lock back, to the next waiter if there is one. Safe to repeat after any error.
@@ -204,9 +224,9 @@ class AsyncHold(Pinned):
         began = rt.now()
         while True:
             try:
-                standing = await rt.call(self._release_call(self._kit.timeout))
+                standing = await self._ask_to_release(self._kit.timeout)
                 break
-            except NodeError as error:
+            except (NodeError, QuorumError) as error:
                 self._release_sent = self._release_sent or error.sent
                 if rt.now() - began >= self._kit.timeout * NS_PER_S / 2:
                     error.name = terms.name
@@ -234,7 +254,7 @@ class AsyncHold(Pinned):
             pass  # the key ends by itself
 
     async def _sweep(self) -> None:
-        await self._kit.rt.call(self._release_call(min(1.0, self._kit.timeout)))
+        await self._ask_to_release(min(1.0, self._kit.timeout))
 
     async def _leave(self, error: BaseException | None) -> None:
         """The end of a `with` block: release, and let the policy decide what a loss means."""
@@ -263,17 +283,18 @@ class AsyncHold(Pinned):
 
     # ── what the keeper asks ───────────────────────────────────────────────────────────────────
 
-    def renewal(self) -> Call[Standing] | None:
-        """The call that renews the lease, or None if it shall not be renewed."""
+    def renewals(self) -> Sequence[Call[Standing]]:
+        """The calls that renew the lease; none if it shall not be renewed."""
         if self._state != HELD or (self._end is not None and self._kit.rt.now() >= self._end):
-            return None
-        return self._renew_call(self._terms.lease_ms, self._terms.attempt)
+            return ()
+        return self._renew_calls(self._terms.lease_ms, self._terms.attempt)
 
-    def renewed(self, sent: int, answer: Standing | HoldfastError) -> None:
-        """Take in the answer to a renewal. Errors are retried while the lease lasts."""
+    def renewed(self, sent: int, answers: Sequence[Standing | HoldfastError]) -> None:
+        """Take in the answers to a renewal. Errors are retried while the lease lasts."""
         rt = self._kit.rt
         if self._state != HELD:
             return
+        answer = self._judge(sent, self._terms.lease_ms, answers)
         if isinstance(answer, UsageError):
             self._lose("replaced by another kind of value")
         elif isinstance(answer, HoldfastError):
@@ -284,7 +305,6 @@ class AsyncHold(Pinned):
         elif not answer.mine:
             self._lose(answer.reason())
         else:
-            self._prolong(sent, self._terms.lease_ms)
             self.renew_at = sent + self._terms.pause_ns
             if rt.wants(Renewed):
                 rt.emit(Renewed(self.name, self.owner, self.remaining()))
@@ -294,12 +314,11 @@ class AsyncHold(Pinned):
         if self._state == HELD and now >= self.deadline - self.grain:
             self._lose(self._why_over())
 
-    def _prolong(self, sent: int, lease_ms: int) -> None:
-        """A renewal sent at `sent` succeeded. It counts only if the hold was valid all along."""
+    def _prolong(self, deadline: int) -> None:
+        """A renewal succeeded. It counts only if the hold was valid all along."""
         with self._kit.keeper.guard:
             if self._state == HELD and self._kit.rt.now() < self._deadline:
-                fresh = self._kit.validity.deadline(sent, lease_ms)
-                self._deadline = max(self._deadline, fresh)
+                self._deadline = max(self._deadline, deadline)
                 return
         self.is_lost()
 
@@ -344,15 +363,16 @@ class AsyncHold(Pinned):
 
     # ── calls ──────────────────────────────────────────────────────────────────────────────────
 
-    def _renew_call(self, lease_ms: int, timeout: float) -> Call[Standing]:
+    def _renew_calls(self, lease_ms: int, timeout: float) -> Sequence[Call[Standing]]:
         terms = self._terms
         args = (self._owner, str(lease_ms + terms.grace_ms), *terms.extra)
-        return Call(terms.renew_script, terms.keys[:2], args, timeout, acks=terms.acks)
+        return (Call(terms.renew_script, terms.keys[:2], args, timeout, acks=terms.acks),)
 
-    def _release_call(self, timeout: float) -> Call[Standing]:
+    async def _ask_to_release(self, timeout: float) -> Standing:
         terms = self._terms
-        return Call(
-            terms.release_script, terms.keys, (self._owner, *terms.extra), timeout, tied=self._owner
+        args = (self._owner, *terms.extra)
+        return await self._kit.rt.call(
+            Call(terms.release_script, terms.keys, args, timeout, tied=self._owner)
         )
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ from ..core.lease import NS_PER_MS, NS_PER_S, Seconds
 from ..core.pinned import Pinned
 from ..core.runtime import Signal, run
 from ..core.script import Call, Script, text
-from ..errors import LockLost, LockTimeout, NodeError, UsageError
+from ..errors import LockLost, LockTimeout, NodeError, QuorumError, UsageError
 from .hold import AsyncHold, Hold
 from .terms import (
     UNSET,
@@ -364,17 +364,33 @@ class LockInfo(msgspec.Struct, frozen=True):
     """The first hundred of them, in order."""
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
+    """What one node says of a lock."""
+
     holder: str | None
     pttl: int
     fence: int
     waiting: int
     waiters: tuple[str, ...]
 
+    def info(self, name: str) -> LockInfo:
+        """The same in the words of the public face."""
+        parts = (self.holder or "").split(":", 3)
+        held_for = math.inf if self.pttl < 0 else self.pttl / 1000
+        return LockInfo(
+            name=name,
+            holder=self.holder,
+            label=parts[3] if len(parts) == 4 else "",
+            expires_in=None if self.holder is None else held_for,
+            fence=self.fence,
+            waiting=self.waiting,
+            waiters=self.waiters,
+        )
 
-def _snapshot(reply: Any) -> _Snapshot:
+
+def _snapshot(reply: Any) -> Snapshot:
     holder, pttl, fence, waiting, waiters = reply
-    return _Snapshot(
+    return Snapshot(
         None if holder is None else text(holder),
         int(pttl),
         int(number) if (number := text(fence).partition(" ")[0]).isdecimal() else 0,
@@ -400,6 +416,8 @@ _EXTRA: Final = (str(CLAIM_MS), str(FENCE_MS))
 class AsyncLock(Pinned):
     """A fair lock with a lease. `hf.lock(...)` makes one; it may be used any number of times."""
 
+    _scripts: tuple[Script[Any], Script[Standing]] = (RENEW, RELEASE)
+
     def __init__(
         self,
         kit: Kit,
@@ -423,12 +441,16 @@ class AsyncLock(Pinned):
         self._terms = Terms.of(
             kit,
             name,
-            (name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")),
+            self._keys(name),
             (lease, renew, max_hold, grace, acks, on_lost),
-            (RENEW, RELEASE),
+            self._scripts,
             _EXTRA,
         )
         self._entered: dict[object, list[AsyncHold]] = {}
+
+    @staticmethod
+    def _keys(name: str) -> tuple[str, ...]:
+        return name, aux(name, "fence"), aux(name, "queue"), aux(name, "waiters")
 
     # ── acquiring ──────────────────────────────────────────────────────────────────────────────
 
@@ -531,7 +553,9 @@ class AsyncLock(Pinned):
                 return
             look = min(look, rt.now() + in_ms * NS_PER_MS)
 
-    async def _outlast(self, error: NodeError, failing_since: int, ends: int | None) -> None:
+    async def _outlast(
+        self, error: NodeError | QuorumError, failing_since: int, ends: int | None
+    ) -> None:
         """After a failed exchange: pause and return to ask again, or give up by raising.
 
         The owner id stays the same, so a grant whose reply was lost is found, not doubled.
@@ -573,18 +597,7 @@ class AsyncLock(Pinned):
     async def info(self) -> LockInfo:
         """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing."""
         now = await self._kit.rt.call(Call(INFO, self._terms.keys, (), self._kit.timeout))
-        parts = (now.holder or "").split(":", 3)
-        return LockInfo(
-            name=self.name,
-            holder=now.holder,
-            label=parts[3] if len(parts) == 4 else "",
-            expires_in=None
-            if now.holder is None
-            else (math.inf if now.pttl < 0 else now.pttl / 1000),
-            fence=now.fence,
-            waiting=now.waiting,
-            waiters=now.waiters,
-        )
+        return now.info(self.name)
 
     async def force_release(self) -> str | None:
         """Take the lock away from whoever holds it, for operators. Returns the owner id, or None.
@@ -697,7 +710,7 @@ class Lock(Pinned):
         on_lost: OnLost = "raise",
         label: str | None = None,
     ) -> None:
-        self._lock = AsyncLock(
+        self._lock: AsyncLock = kit.lock(
             kit,
             name,
             lease=lease,

@@ -18,6 +18,7 @@ from ..core.lease import (
     renewal_ns,
     seconds,
 )
+from ..core.quorum import Ballots
 from ..core.runtime import Runtime
 from ..core.script import Script
 from ..errors import UsageError
@@ -46,6 +47,11 @@ class Kit(msgspec.Struct, frozen=True):
     validity: Validity
     timeout: float
     max_lease: float
+    lock: Callable[..., Any]
+    """The asyncio lock of this client: over one primary, or over several."""
+    quarantine_ms: int = 0
+    """For how long a node that may have forgotten its locks grants none; 0: it is not asked."""
+    ballots: Ballots = msgspec.field(default_factory=Ballots)
     known: dict[tuple[object, ...], Any] = msgspec.field(default_factory=dict)
     """Options that were checked before, and the terms they make."""
 
@@ -93,7 +99,7 @@ class Terms(msgspec.Struct, frozen=True):
         name: str,
         keys: tuple[str, ...],
         options: tuple[object, ...],
-        scripts: tuple[Script[Standing], Script[Standing]],
+        scripts: tuple[Script[Any], Script[Standing]],
         extra: tuple[str, ...],
     ) -> Self:
         """The terms for lease, renew, max_hold, grace, acks, on_lost; checked once per client.
@@ -123,7 +129,7 @@ class Terms(msgspec.Struct, frozen=True):
         acks: object,
         on_lost: object,
         *,
-        scripts: tuple[Script[Standing], Script[Standing]],
+        scripts: tuple[Script[Any], Script[Standing]],
         extra: tuple[str, ...],
     ) -> Self:
         if not isinstance(renew, bool):

@@ -36,7 +36,16 @@ _NOT_OURS = frozenset(
 class Endpoint:
     """One server (or one Sentinel service) and everything needed to connect to it."""
 
-    __slots__ = ("_connection_class", "_kwargs", "_owner", "managed", "name", "resp3", "sentinels")
+    __slots__ = (
+        "_connection_class",
+        "_kwargs",
+        "_owner",
+        "identified",
+        "managed",
+        "name",
+        "resp3",
+        "sentinels",
+    )
 
     def __init__(
         self, connection_class: type[Any], kwargs: Mapping[str, Any], *, owner: object = None
@@ -55,6 +64,8 @@ class Endpoint:
         # Sentinel decides where to connect each time; the address is not ours to change.
         self.managed = "connection_pool" in self._kwargs
         self.name = self._describe()
+        # Whether connections ask for the server's run id when they are opened.
+        self.identified = False
         # Sentinel clients of our own, whose connections end when the primary is found: they are
         # needed again only after a failover, perhaps in another event loop or a forked child.
         self.sentinels: list[Any] = []

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
 
 from ..errors import NodeError
 from .endpoint import Endpoint
-from .replies import command
+from .replies import command, run_id
 
 IDLE_MOST = 64
+MOST_OPENING = 8
+MOST_LEFT_OPEN = 1024
 IDLE_CHECK_S = 1.0
 PING_S = 20.0
 
@@ -31,20 +35,29 @@ class Link:
         "_reader",
         "_sock",
         "_timeout",
+        "closed",
         "endpoint",
         "owed",
+        "owes_since",
+        "run_id",
         "used_at",
     )
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:
         self.endpoint = endpoint
+        self.closed = False
         self.owed = 0
+        self.owes_since = 0.0
+        self.run_id = ""
         self.used_at = time.monotonic()
         self._timeout = timeout
         # Kept: the connection closes its socket when it is collected.
         self._connection = endpoint.connection(timeout)
         try:
             self._connection.connect()
+            if endpoint.identified:
+                self._connection.send_command("INFO", "server")
+                self.run_id = run_id(self._connection.read_response())
         except Exception as error:
             raise NodeError(
                 f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
@@ -80,6 +93,54 @@ class Link:
             self._sock.sendall(data)
         except OSError as error:
             raise self._broken(error) from error
+
+    def write(self, data: bytes, replies: int) -> None:
+        """Write a request as `send` does, with whatever timeout was used last."""
+        if not self.owed:
+            self.owes_since = time.monotonic()
+        self.owed += replies
+        try:
+            self._sock.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def read_ready(self) -> list[Any]:
+        """The replies that are there, without waiting for more."""
+        try:
+            kernel, sock = self._kernel, self._sock
+            data = sock.recv(65536, socket.MSG_DONTWAIT) if kernel else self._read_tls()
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError as error:
+            raise self._broken(error) from error
+        if not data:
+            raise self._broken(None)
+        self._reader.feed(data)
+        replies = []
+        while (reply := self._reader.gets()) is not Ellipsis:
+            replies.append(reply)
+        self.owed -= len(replies)
+        return replies
+
+    def _read_tls(self) -> bytes:
+        # All of it: what the TLS layer has decrypted already is not seen by poll().
+        found = b""
+        self._sock.settimeout(0)
+        try:
+            while data := self._sock.recv(65536):
+                found += data
+        except OSError as error:
+            if type(error).__name__ not in {"SSLWantReadError", "SSLWantWriteError"}:
+                raise
+            if not found:
+                raise BlockingIOError from error
+        finally:
+            self._sock.settimeout(self._timeout)
+        return found
+
+    def silent(self) -> NodeError:
+        """The error to raise for a link that has not answered in time."""
+        return self._broken(TimeoutError())
 
     def read(self, timeout: float) -> Any:
         """The next reply, within `timeout` seconds in all."""
@@ -172,6 +233,7 @@ class Link:
 
     def close(self) -> None:
         """Close the socket. In a forked child only its copy is closed."""
+        self.closed = True
         try:
             self._connection.disconnect()
         except Exception:
@@ -183,18 +245,40 @@ class LinkPool:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self.opening = threading.Semaphore(MOST_OPENING)
         self._idle: deque[Link] = deque()
+        self._mutex = threading.Lock()
+        self._parked: dict[str, Link] = {}
+        self._left_open: dict[str, None] = {}
 
     def take(self, timeout: float) -> Link:
         """An idle link that is still alive, or a new one."""
+        return self.ready(timeout) or Link(self.endpoint, timeout)
+
+    def ready(self, timeout: float, on_silent: Callable[[], None] = lambda: None) -> Link | None:
+        """An idle link that is still alive, or None. `on_silent` is told of one that is not."""
         while True:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return Link(self.endpoint, timeout)
-            if not link.is_stale():
+                return None
+            if link.owed:
+                if self._in_order(link, timeout, on_silent):
+                    return link
+            elif not link.is_stale():
                 return link
             link.close()
+
+    def _in_order(self, link: Link, timeout: float, on_silent: Callable[[], None]) -> bool:
+        """Read what came since from a link that owes; whether it may be used (again) now."""
+        try:
+            link.read_ready()
+        except NodeError:
+            return False
+        if link.owed and time.monotonic() - link.owes_since > timeout:
+            on_silent()
+            return False
+        return True
 
     def give(self, link: Link) -> None:
         """Put a link back, unless it is in the middle of something."""
@@ -204,10 +288,73 @@ class LinkPool:
         link.used_at = time.monotonic()
         self._idle.append(link)
 
+    def give_owing(self, link: Link) -> None:
+        """Put a link back that still owes replies, which nobody waits for."""
+        if len(self._idle) < IDLE_MOST:
+            self._idle.append(link)
+        else:
+            link.close()
+
+    # ── links whose last request has not been answered, and that an undo may have to follow ────
+
+    def park(self, word: str, link: Link) -> None:
+        """Keep a link aside for what is tied to the same word."""
+        with self._mutex:
+            for other in list(self._parked)[:2]:  # the oldest: have they been answered meanwhile?
+                kept = self._parked[other]
+                try:
+                    kept.read_ready()
+                except NodeError:
+                    kept.close()
+                if not kept.owed and not kept.closed:
+                    self.give(kept)
+                elif kept.closed or len(self._parked) >= IDLE_MOST:
+                    kept.close()
+                    self.leave_open(other)
+                else:
+                    continue
+                del self._parked[other]
+            self._parked[word] = link
+
+    def parked(self, word: str) -> Link | None:
+        """Take the link that was kept aside for this word, if it is still alive."""
+        if not self._parked:
+            return None
+        with self._mutex:
+            link = self._parked.pop(word, None)
+        if link is None:
+            return None
+        try:
+            link.read_ready()
+        except NodeError:
+            link.close()
+            self.leave_open(word)
+            return None
+        return link
+
+    def leave_open(self, word: str) -> None:
+        """Remember that what this word asked for may have happened, on a link that is gone."""
+        self._left_open[word] = None
+        while len(self._left_open) > MOST_LEFT_OPEN:
+            self._left_open.pop(next(iter(self._left_open)), None)
+
+    def left_open(self, word: str) -> bool:
+        """Whether something may have happened for this word here. Asked once."""
+        return bool(self._left_open) and self._left_open.pop(word, self) is None
+
     def clear(self) -> None:
         """Close every idle link: the server behind them has changed or is gone."""
         while self._idle:
             try:
                 self._idle.pop().close()
             except IndexError:
+                return
+
+    def close(self) -> None:
+        """Close everything."""
+        self.clear()
+        while self._parked:
+            try:
+                self._parked.popitem()[1].close()
+            except KeyError:
                 return

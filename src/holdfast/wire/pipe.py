@@ -17,7 +17,7 @@ import hiredis
 
 from ..errors import NodeError
 from .endpoint import Endpoint
-from .replies import command
+from .replies import command, run_id
 
 SILENCE_S = 0.2
 RETIREMENT_S = 3.0
@@ -35,6 +35,7 @@ class Pipe(asyncio.Protocol):
         self.on_lost: OnLost | None = None
         self.closed = False
         self.retired = False
+        self.run_id = ""
         self._loop = loop
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
         # Two deques in step, not one of pairs: fewer objects for the collector to look at.
@@ -55,6 +56,10 @@ class Pipe(asyncio.Protocol):
         connection = endpoint.connection(timeout)
         try:
             await connection.connect()
+            found = ""
+            if endpoint.identified:
+                await connection.send_command("INFO", "server")
+                found = run_id(await connection.read_response())
         except Exception as error:
             raise NodeError(
                 f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
@@ -68,6 +73,7 @@ class Pipe(asyncio.Protocol):
             for sentinel in endpoint.sentinels:
                 await sentinel.connection_pool.disconnect()
         pipe = cls(endpoint, asyncio.get_running_loop())
+        pipe.run_id = found
         pipe._connection = connection
         pipe._transport = connection._writer.transport
         pipe._transport.set_protocol(pipe)

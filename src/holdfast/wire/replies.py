@@ -35,16 +35,28 @@ def command(*words: Argument) -> bytes:
     return packed
 
 
-def pack(call: Call[Any], *, whole: bool = False) -> bytes:
-    """The bytes of a call: EVALSHA, or the whole script where the server does not know it."""
+def pack(call: Call[Any], *, whole: bool = False, run_id: str = "") -> bytes:
+    """The bytes of a call: EVALSHA, or the whole script where the server does not know it.
+
+    `run_id` is that of the server on the other end of the connection, for calls that want it.
+    """
     script, keys = call.script, call.keys
+    args = (*call.args, run_id) if call.identified else call.args
     if whole or script.whole:
-        return command(b"EVAL", script.lua, str(len(keys)), *keys, *call.args)
+        return command(b"EVAL", script.lua, str(len(keys)), *keys, *args)
     # Not through command(): this is the hottest line of the wire, and would build its tuple twice.
     packed: bytes = hiredis.pack_command(
-        (b"EVALSHA", script.sha, str(len(keys)), *keys, *call.args)  # type: ignore[arg-type]
+        (b"EVALSHA", script.sha, str(len(keys)), *keys, *args)  # type: ignore[arg-type]
     )
     return packed
+
+
+def run_id(info: object) -> str:
+    """The run id in a reply to INFO: it changes with every start of the server."""
+    found = re.search(r"run_id:(\w+)", info.decode() if isinstance(info, bytes) else str(info))
+    if found is None:
+        raise ValueError("INFO does not tell its run_id, which the guard of a quorum needs")
+    return found[1]
 
 
 def is_noscript(reply: object) -> bool:

@@ -32,6 +32,28 @@ def deployment(target: object, *, asynchronous: bool) -> Deployment:
     return _from_client(target, asynchronous)
 
 
+def independent(members: list[Deployment], *, guarded: bool) -> list[Deployment]:
+    """Several deployments as a quorum; refused where they cannot be independent of each other."""
+    names = [member.name for member in members]
+    if len(members) < 2:
+        raise UsageError(
+            f"{names!r}: a quorum has at least two primaries; give one target as it is"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"{name} is given {names.count(name)} times: one server cannot vote twice"
+            )
+    for member in members:
+        if member.is_cluster:
+            raise UsageError(
+                f"{member.name}: a cluster is one deployment and cannot vote in a quorum; "
+                "give standalone primaries or Sentinel services"
+            )
+        member.seed.identified = guarded
+    return members
+
+
 # ── URLs ───────────────────────────────────────────────────────────────────────────────────────
 
 

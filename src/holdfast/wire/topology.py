@@ -6,6 +6,7 @@ a whole cluster. Several independent deployments make a quorum.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ..core.keys import slot
@@ -13,14 +14,22 @@ from .endpoint import Endpoint
 from .replies import Redirect
 
 MOST_REDIRECTS = 6
+SHUT_S, MOST_SHUT_S, PROBE_S = 0.25, 8.0, 1.0
 
 
 class Deployment:
-    """A standalone server or a Sentinel service: every key is served by the one endpoint."""
+    """A standalone server or a Sentinel service: every key is served by the one endpoint.
+
+    It is also a circuit breaker, for quorums: after a failure nobody asks it for a while, then one
+    caller does.
+    """
 
     def __init__(self, seed: Endpoint) -> None:
         self.seed = seed
         self.name = seed.name
+        self.failures = 0
+        self._shut_until = 0.0
+        self._probed_until = 0.0
 
     @property
     def is_cluster(self) -> bool:
@@ -36,6 +45,25 @@ class Deployment:
 
     def failed(self, endpoint: Endpoint) -> None:
         """An exchange with the endpoint broke, so what is known of it may be out of date."""
+        now = time.monotonic()
+        if now >= self._shut_until:  # all that was under way fails together, and counts once
+            self.failures += 1
+            self._shut_until = now + min(MOST_SHUT_S, SHUT_S * (1 << min(self.failures, 8)))
+
+    def answered(self) -> None:
+        """An exchange succeeded."""
+        if self.failures:
+            self.failures = 0
+            self._shut_until = self._probed_until = 0.0
+
+    def is_shut(self, now: float) -> bool:
+        """Whether it failed so lately that it is not worth asking."""
+        return self.failures > 0 and now < max(self._shut_until, self._probed_until)
+
+    def admit_probe(self, now: float) -> None:
+        """Somebody asks it now, and the others wait for what becomes of that."""
+        if self.failures:
+            self._probed_until = now + PROBE_S
 
 
 class Cluster(Deployment):
@@ -79,6 +107,7 @@ class Cluster(Deployment):
         return endpoint
 
     def failed(self, endpoint: Endpoint) -> None:
+        super().failed(endpoint)
         self._suspect = endpoint
         self._owners = {}  # the next call fetches the map anew, from somebody else first
 
