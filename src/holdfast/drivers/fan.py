@@ -199,7 +199,7 @@ class Fan:
                     self._read(fileno, group)
                 elif self._bell is not None and fileno == self._bell[0].fileno():
                     self._admit()
-                if self._over:
+                if self._settled:
                     return
             if left <= 0:
                 self._time_is_over()
