@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from _floor import RELEASE_LUA, Pipe, raw_requests, recorded, renamed
@@ -295,10 +295,12 @@ ASYNC_PEERS: list[type[AsyncPeer]] = [
 ]
 
 
-async def opened(server: Server, tasks: int, notes: list[str]) -> dict[str, AsyncPeer]:
+async def opened(
+    server: Any, tasks: int, notes: list[str], kinds: Sequence[type[Any]] = ASYNC_PEERS
+) -> dict[str, Any]:
     """Every peer that installs, runs and excludes; for the others a note says why not."""
-    found: dict[str, AsyncPeer] = {}
-    for kind in ASYNC_PEERS:
+    found: dict[str, Any] = {}
+    for kind in kinds:
         peer = kind(server, tasks)
         try:
             await peer.open()

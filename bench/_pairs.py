@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import _apeers
 import _peers
 import _rounds
+from _cores import one_core
 from _floor import Wire, raw_requests, recorded
 from _report import Goal, Section, number, ratio
+from _rounds import over, raw_figures
 
 from holdfast.server import Server
 
 RAW = "raw socket: SET, EVALSHA"
 OURS = "raw socket: our scripts"
 FRESH = ", a new lock each"
-
-
-def _ratio(figures: dict[str, _rounds.Figures], above: str, below: str) -> float | None:
-    """The median over the rounds of the ratio within one round."""
-    if above not in figures or below not in figures:
-        return None
-    both = zip(figures[above].wall, figures[below].wall, strict=True)
-    return statistics.median(one / other for one, other in both)
-
-
-def _raw(figures: dict[str, _rounds.Figures]) -> dict[str, Any]:
-    return {
-        name: {"pairs_per_round": it.pairs, "us": [round(s * 1e6, 2) for s in it.wall]}
-        for name, it in figures.items()
-    }
 
 
 def _blocking_runs(server: Server, peers: dict[str, Any]) -> dict[str, Any]:
@@ -50,33 +33,12 @@ def _blocking_runs(server: Server, peers: dict[str, Any]) -> dict[str, Any]:
     return runs
 
 
-@contextmanager
-def _one_core(server: Server, wanted: bool) -> Iterator[None]:
-    """Client and server on one core, where the system lets us choose.
-
-    A pair is strictly one after the other, so a second core gains nothing; but waking it costs
-    more than the pair, and whether it must be woken differs from round to round.
-    """
-    if not wanted or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    core = {min(before)}
-    for thread in os.listdir(f"/proc/{server.pid}/task"):
-        os.sched_setaffinity(int(thread), core)
-    os.sched_setaffinity(0, core)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def _blocking_figures(
-    quick: bool, one_core: bool, notes: list[str]
+    quick: bool, pinned: bool, notes: list[str]
 ) -> tuple[dict[str, _rounds.Figures], list[str]]:
     """Everybody's figures, and the remarks of those who took part."""
-    rounds = (12 if quick else 60) // (1 if one_core else 2)
-    with Server() as server, _one_core(server, one_core):
+    rounds = (12 if quick else 60) // (1 if pinned else 2)
+    with Server() as server, one_core(pinned, server):
         peers = _peers.opened(_peers.PEERS, server, notes)
         figures = _rounds.blocking(_blocking_runs(server, peers), rounds, 50, 0.03)
         for peer in peers.values():
@@ -87,8 +49,8 @@ def _blocking_figures(
 def _blocking_goals(figures: dict[str, _rounds.Figures]) -> list[Goal]:
     ours, theirs = _peers.Holdfast.title, _peers.RedisPy.title
     return [
-        Goal("redis-py Lock / holdfast", _ratio(figures, theirs, ours), 1.6, at_least=True),
-        Goal("holdfast / raw socket floor", _ratio(figures, ours, RAW), 1.35, at_least=False),
+        Goal("redis-py Lock / holdfast", over(figures, theirs, ours), 1.6, at_least=True),
+        Goal("holdfast / raw socket floor", over(figures, ours, RAW), 1.35, at_least=False),
     ]
 
 
@@ -100,12 +62,12 @@ def _blocking_notes(one: dict[str, _rounds.Figures], free: dict[str, _rounds.Fig
         "Interleaved rounds, medians, also of the ratios, which are taken within a round. `cpu` is "
         "the client's process.",
         f"With a new lock object and a `with` block for each pair: redis-py / holdfast = "
-        f"{number(_ratio(one, theirs + FRESH, ours + FRESH))}.",
+        f"{number(over(one, theirs + FRESH, ours + FRESH))}.",
         f"holdfast over its own bytes on a raw socket (what its Python costs): "
-        f"{number(_ratio(one, ours, OURS))}; those over the raw floor (its Lua): "
-        f"{number(_ratio(one, OURS, RAW))}.",
-        f"Free placement: redis-py / holdfast = {number(_ratio(free, theirs, ours))}, "
-        f"holdfast / raw floor = {number(_ratio(free, ours, RAW))}.",
+        f"{number(over(one, ours, OURS))}; those over the raw floor (its Lua): "
+        f"{number(over(one, OURS, RAW))}.",
+        f"Free placement: redis-py / holdfast = {number(over(free, theirs, ours))}, "
+        f"holdfast / raw floor = {number(over(free, ours, RAW))}.",
     ]
 
 
@@ -116,12 +78,12 @@ def blocking(quick: bool) -> Section:
     one, remarks = _blocking_figures(quick, True, section.notes)
     free, _ = _blocking_figures(quick, False, [])
     for name, it in one.items():
-        over = _ratio(one, name, RAW), _ratio(one, name, _peers.Holdfast.title)
+        times = over(one, name, RAW), over(one, name, _peers.Holdfast.title)
         elsewhere = free[name].us if name in free else None
-        section.rows.append([name, it.us, it.best_us, it.cpu_us, *over, elsewhere])
+        section.rows.append([name, it.us, it.best_us, it.cpu_us, *times, elsewhere])
     section.goals = _blocking_goals(one)
     section.notes += _blocking_notes(one, free) + remarks
-    section.raw = {"one core": _raw(one), "free": _raw(free)}
+    section.raw = {"one core": raw_figures(one), "free": raw_figures(free)}
     return section
 
 
@@ -147,7 +109,7 @@ def _async_goals(many: dict[str, _rounds.Figures]) -> list[Goal]:
 
     def times(*peers: type[_apeers.AsyncPeer]) -> float | None:
         """Against the quickest of them."""
-        found = [r for peer in peers if (r := _ratio(many, peer.title, ours)) is not None]
+        found = [r for peer in peers if (r := over(many, peer.title, ours)) is not None]
         return min(found, default=None)
 
     return [
@@ -171,7 +133,7 @@ def asynchronous(quick: bool) -> Section:
     section = Section("asyncio", "2. Uncontended pairs (acquire + release), asyncio")
     section.columns = ["", "1 task: pairs/s", "x holdfast", "1,000 tasks: pairs/s", "x holdfast"]
     with Server() as server:
-        with _one_core(server, True):
+        with one_core(True, server):
             one = asyncio.run(_tasks(server, 1, quick, []))
         many = asyncio.run(_tasks(server, 1000, quick, section.notes))
     ours = _apeers.AsyncHoldfast.title
@@ -179,10 +141,10 @@ def asynchronous(quick: bool) -> Section:
         cells: list[Any] = [kind.title]
         for figures in (one, many):
             it = figures.get(kind.title)
-            cells += [it and it.per_second, _ratio(figures, ours, kind.title)]
+            cells += [it and it.per_second, over(figures, ours, kind.title)]
         section.rows.append(cells)
     section.goals = _async_goals(many)
-    python = ratio(1.0, _ratio(many, _apeers.OurScripts.title, ours))
+    python = ratio(1.0, over(many, _apeers.OurScripts.title, ours))
     section.notes += [
         "`x holdfast`: throughput over holdfast's. One task: client and server on one core, as in "
         "section 1; 1,000 tasks: the system places them. The goals compare with the quicker of a "
@@ -191,5 +153,5 @@ def asynchronous(quick: bool) -> Section:
         "pipe (what its Python costs).",
         *(f"{kind.title}: {kind.remark}" for kind in _apeers.ASYNC_PEERS if kind.remark),
     ]
-    section.raw = {"1 task": _raw(one), "1,000 tasks": _raw(many)}
+    section.raw = {"1 task": raw_figures(one), "1,000 tasks": raw_figures(many)}
     return section

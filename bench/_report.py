@@ -11,17 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _apart
+
 RESULTS = Path(__file__).parent / "results"
-PEERS = (
-    "redis",
-    "hiredis",
-    "msgspec",
-    "python-redis-lock",
-    "pottery",
-    "py-redis-semaphore",
-    "portalocker",
-    "valkey-glide",
-)
 
 
 @dataclass
@@ -119,10 +111,10 @@ def version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return _apart.version(package)
 
 
-def surroundings(server: str) -> dict[str, Any]:
+def surroundings(server: str, peers: Sequence[str]) -> dict[str, Any]:
     """Versions and machine: what a reader needs to repeat the run."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -132,7 +124,7 @@ def surroundings(server: str) -> dict[str, Any]:
         "cores": _cores(),
         "server": server,
         "holdfast": version("holdfast"),
-        "peers": {package: version(package) for package in PEERS},
+        "peers": {package: version(package) for package in peers},
     }
 
 

@@ -12,9 +12,10 @@ import pytest
 import redis
 import redis.sentinel
 
+import holdfast
 from holdfast.server import Server, ServerBinary, find_servers
 
-from .support.kit import COLOURS, Deployment, Kit, plain
+from .support.kit import COLOURS, Deployment, Everywhere, Kit, plain
 from .support.topologies import start_cluster, start_sentinel_pair
 
 BINARIES = find_servers()
@@ -53,6 +54,22 @@ class Fleet:
             return Deployment(
                 label, nodes.url, lambda: redis.RedisCluster(host=host, port=port), cluster=nodes
             )
+        if label.startswith("quorum"):
+            members = tuple(
+                self._stack.enter_context(Server(BINARIES[number % len(BINARIES)]))
+                for number in range(int(label.removeprefix("quorum-")))
+            )
+            urls = [server.url for server in members]
+            options = {"max_lease": 3600}  # as it is with one primary
+            with holdfast.connect(urls, **options) as new:
+                assert set(new.bootstrap().values()) == {None}
+            return Deployment(
+                label,
+                urls,
+                lambda: Everywhere([plain(url) for url in urls]),
+                members=members,
+                options=options,
+            )
         name, _, transport = label.rpartition("-")
         other = self._made.get(f"{name}-{'unix' if transport == 'tcp' else 'tcp'}")
         if other is not None:
@@ -69,6 +86,9 @@ DEPLOYMENTS = [
     "sentinel",
     "cluster",
 ]
+# Several primaries: of as many kinds of server as there are, one after the other. Tests of what
+# every lock does run there as well; those that look into the fair lock's own keys do not.
+QUORUMS = ["quorum-3", "quorum-5"]
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +106,9 @@ def name() -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kit" in metafunc.fixturenames and not getattr(metafunc.module, "OWN_KIT", False):
         only = metafunc.definition.get_closest_marker("deployments")
-        labels = [label for label in DEPLOYMENTS if only is None or only.args[0](label)]
+        labels = [
+            label for label in [*DEPLOYMENTS, "quorum-3"] if only is None or only.args[0](label)
+        ]
         grid = [(colour, label) for label in labels for colour in COLOURS]
         metafunc.parametrize("kit", grid, indirect=True, ids=[f"{c}-{d}" for c, d in grid])
     marks = metafunc.definition.iter_markers("parametrize")

@@ -32,7 +32,7 @@ MADE_BY_US: Final = {"Hold", "Lock", "Lost"}
 # What AsyncHold shows to the keeper and to AsyncLock; no user's business.
 INTERNAL: Final = {
     *("active", "deadline", "grain", "ident", "loss_key", "overdue", "renew_at", "renew_key"),
-    *("renewal", "renewed", "scope"),
+    *("renewals", "renewed", "scope"),
 }
 
 

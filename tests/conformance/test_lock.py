@@ -10,22 +10,33 @@ import pytest
 
 import holdfast
 from holdfast.core.keys import aux
-from tests.support.kit import Kit
+from tests.support.kit import Kit, one_primary
 
 
 async def test_a_free_lock_is_granted_in_one_round_trip(kit: Kit) -> None:
-    """One script run to acquire and one to release; nothing else is sent. Case 23."""
+    """One script run to acquire and one to release, on each node; nothing else is sent. Case 23."""
     lock = kit.lock()
     await (await lock.acquire()).release()  # connected, and the scripts are known
-    before = _scripts_run(kit)
+    before = await _scripts_run_in_all(kit)
     hold = await lock.acquire()
     await hold.release()
-    assert _scripts_run(kit) - before == 2
+    nodes = max(1, len(kit.deployment.members))
+    assert await _scripts_run_in_all(kit) - before == 2 * nodes
+
+
+async def _scripts_run_in_all(kit: Kit) -> int:
+    # Over several primaries the caller has its answer before the slowest node has acted.
+    last, now = -1, _scripts_run(kit)
+    while last != now:
+        await kit.sleep(0.05 if kit.deployment.members else 0)
+        last, now = now, _scripts_run(kit)
+    return now
 
 
 def _scripts_run(kit: Kit) -> int:
-    if kit.deployment.cluster is not None:
-        servers = [node.command("INFO", "commandstats") for node in kit.deployment.cluster.nodes]
+    members = kit.deployment.cluster.nodes if kit.deployment.cluster else kit.deployment.members
+    if members:
+        servers = [node.command("INFO", "commandstats") for node in members]
     else:
         servers = [
             "".join(f"cmdstat_{k}:calls={v['calls']},\n" for k, v in _stats(kit.raw).items())
@@ -101,7 +112,7 @@ async def test_no_moment_without_a_ttl(kit: Kit) -> None:
     hold = await kit.lock().acquire()
     waiting = kit.spawn(kit.lock().acquire(wait=5))
     await kit.eventually(lambda: kit.raw.zcard(aux(kit.name, "queue")) == 1)
-    assert len(kit.left()) == 4
+    assert len(kit.left()) == (3 if kit.deployment.members else 4)
     assert all(kit.raw.pttl(key) > 0 for key in kit.left())
     await hold.release()
     second = await waiting.wait()
@@ -323,6 +334,7 @@ async def test_info_survives_a_holder_that_vanishes(kit: Kit) -> None:
 async def test_force_release_passes_the_lock_on(kit: Kit) -> None:
     """The next waiter gets it at once; the old holder finds out, with the reason. Case 42."""
     hold = await kit.lock(lease=0.6).acquire()
+    await kit.held_everywhere(hold)
     waiting = kit.spawn(kit.lock().acquire(wait=5))
     await kit.eventually(lambda: kit.raw.zcard(aux(kit.name, "queue")) == 1)
     assert await kit.lock().force_release() == hold.owner
@@ -336,6 +348,7 @@ async def test_force_release_passes_the_lock_on(kit: Kit) -> None:
     assert await kit.lock().force_release() is None
 
 
+@one_primary
 async def test_a_foreign_lock_of_redis_py_excludes_and_is_excluded(kit: Kit) -> None:
     """The same key and value format as plain Redlock clients: mutual exclusion both ways."""
     foreign = kit.raw.lock(kit.name, timeout=5)

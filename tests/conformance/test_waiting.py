@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.core.keys import aux
 from holdfast.locks.lock import CLAIM_MS
-from tests.support.kit import Kit
+from tests.support.kit import Kit, one_primary
 
 WINDOW = CLAIM_MS / 1000
 
@@ -39,6 +39,7 @@ async def test_waiters_are_served_in_the_order_they_came(kit: Kit) -> None:
     assert served == sorted(served)
 
 
+@one_primary
 async def test_a_newcomer_does_not_overtake_the_woken_waiter(kit: Kit) -> None:
     """Between release and claim the lock is reserved: try_acquire gets nothing. Case 16."""
     stranger = kit.connect()
@@ -112,7 +113,10 @@ async def test_no_combination_of_lease_and_wait_gives_two_holders(
             certain = hold.remaining() > 0
             inside.remove(number)
             assert certain or lease < 0.1
-            await hold.release()
+            try:
+                await hold.release()
+            except holdfast.LockLost:
+                assert lease < 0.1  # a slow machine needs longer than 50 ms
 
     flows = [kit.spawn(flow(number)) for number in range(3)]
     for running in flows:
@@ -123,6 +127,7 @@ async def test_no_combination_of_lease_and_wait_gives_two_holders(
 async def test_a_deleted_key_is_noticed(kit: Kit) -> None:
     """DEL by an administrator announces nothing: the waiter finds out by looking. Case T28."""
     hold = await kit.lock().acquire()
+    await kit.held_everywhere(hold)  # or the DEL there could hit the successor's key
     waiting = kit.spawn(kit.lock().acquire(wait=10))
     await kit.eventually(lambda: queue(kit) == 1)
     began = time.monotonic()
@@ -180,6 +185,7 @@ async def test_a_stated_wait_never_ends_at_once(kit: Kit) -> None:
         await hold.release()
 
 
+@one_primary
 async def test_a_dead_waiter_at_the_head_costs_one_claim_window(kit: Kit) -> None:
     """A waiter that will never come is passed over after its window. Cases 71, T38."""
     hold = await kit.lock().acquire()
@@ -193,6 +199,7 @@ async def test_a_dead_waiter_at_the_head_costs_one_claim_window(kit: Kit) -> Non
     await second.release()
 
 
+@one_primary
 async def test_a_killed_process_costs_one_window_however_many_waited_in_it(kit: Kit) -> None:
     """Ten waiters of one dead inbox cost one claim window together, not ten. Case T38."""
     hold = await kit.lock().acquire()
@@ -243,6 +250,7 @@ async def test_a_crashed_holder_costs_its_lease_however_many_wait(kit: Kit) -> N
     assert lease - 0.1 < max(gaps) < lease + 0.4, gaps
 
 
+@one_primary
 async def test_a_live_waiter_keeps_its_place_beyond_its_patience_record(kit: Kit) -> None:
     """The record's deadline is refreshed by every look: who lives stays in line. Case T39."""
     hold = await kit.lock(lease=2).acquire()
@@ -259,6 +267,7 @@ async def test_a_live_waiter_keeps_its_place_beyond_its_patience_record(kit: Kit
     await (await waiting.wait()).release()
 
 
+@one_primary
 async def test_a_reservation_nobody_claims_is_passed_on_when_its_owner_leaves(kit: Kit) -> None:
     """A waiter that gives up while the lock is reserved for it hands it to the next. Case T34."""
     hold = await kit.lock().acquire()

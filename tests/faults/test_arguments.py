@@ -111,7 +111,12 @@ def test_every_lease_that_can_be_believed_is_taken(server: Server, name: str, le
         ("redis+cluster://a:b:c", "host:port"),
         (None, "cannot connect to None"),
         (42, "cannot connect to 42"),
-        (["redis://a", "redis://b", "redis://c"], "not supported yet"),
+        ([], "at least two primaries"),
+        (["redis://a"], "at least two primaries"),
+        (["redis://a", "redis://b", "redis://a:6379/0"], "given 2 times"),
+        (["redis://a", "redis+cluster://b:7000"], "cannot vote in a quorum"),
+        (["redis://a", "embedded:"], "not a server URL"),
+        (["redis://a", None], "cannot connect to None"),
     ],
     ids=str,
 )

@@ -66,6 +66,7 @@ class ManualRuntime:
 
     epoch = 1
     inbox = "holdfast:inbox:manual"
+    nodes = ("the only one",)
 
     def __init__(self) -> None:
         self.clock = 10 * NS_PER_S
@@ -76,6 +77,9 @@ class ManualRuntime:
 
     def now(self) -> int:
         return self.clock
+
+    def wall(self) -> int:
+        return self.clock + 1_790_000_000 * NS_PER_S
 
     def me(self) -> object:
         return "flow"
@@ -91,7 +95,9 @@ class ManualRuntime:
         raw = await Effect("call", call)
         return call.script.parse(raw)
 
-    async def fan_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    async def fan_out(
+        self, calls: Sequence[Call[Any]], enough: Callable[[Any], bool] | None = None
+    ) -> list[Any]:
         return [await self.call(call) for call in calls]
 
     def signal(self) -> PortSignal:
@@ -133,7 +139,9 @@ class ManualRuntime:
 def made(**options: Any) -> tuple[ManualRuntime, AsyncLock]:
     rt = ManualRuntime()
     port: Runtime = rt  # the static check that the port is implemented whole
-    return rt, AsyncLock(Kit(port, Keeper(port), Validity(), 2.0, 3600.0), "job", **options)
+    return rt, AsyncLock(
+        Kit(port, Keeper(port), Validity(), 2.0, 3600.0, AsyncLock), "job", **options
+    )
 
 
 class Driver:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import redis
 
 import holdfast
@@ -23,7 +24,12 @@ from holdfast.core.runtime import run
 
 _AWAITED = {
     "acquire", "try_acquire", "release", "extend", "info", "force_release", "close", "wait",
+    "bootstrap",
 }  # fmt: skip
+
+
+# For what only one primary promises: the order of waiters, and the keys that keep it.
+one_primary = pytest.mark.deployments(lambda label: not label.startswith("quorum"))
 
 
 class Awaited:
@@ -72,11 +78,13 @@ class Deployment:
     """Something to connect to, and how to look at it from outside."""
 
     label: str
-    url: str
+    url: Any  # a list of them for several primaries
     raw: Callable[[], Any]
     server: Any = None  # the holdfast.server.Server, where it is a single one
     cluster: Any = None
     sentinel: Any = None
+    members: tuple[Any, ...] = ()  # the servers of a quorum
+    options: dict[str, Any] = field(default_factory=dict)  # which every client gives to connect()
 
 
 @dataclass
@@ -117,6 +125,15 @@ class Kit:
         value = self.raw.get(self.name)
         return value.decode() if isinstance(value, bytes) else value
 
+    async def held_everywhere(self, hold: Any) -> None:
+        """Wait until every node has the hold: a majority was enough to be granted it."""
+        servers = getattr(self.raw, "clients", [self.raw])
+        began = time.monotonic()
+        while any(raw.get(hold.name) != hold.owner.encode() for raw in servers):
+            assert time.monotonic() - began < 5, "not held on every node"
+            await hold.extend(0.5)  # which asks those again that were not connected to before
+            await self.sleep(0.01)
+
     async def eventually(self, condition: Callable[[], bool], within: float = 5.0) -> float:
         """Wait until the condition holds; how long it took. Fails when it does not in time."""
         began = time.monotonic()
@@ -128,7 +145,7 @@ class Kit:
     async def sleep(self, seconds: float) -> None:
         raise NotImplementedError
 
-    def connect(self, **options: Any) -> Any:
+    def connect(self, url: Any = None, **options: Any) -> Any:
         raise NotImplementedError
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Flow:
@@ -141,8 +158,9 @@ class Kit:
 class BlockingKit(Kit):
     """Threads."""
 
-    def connect(self, **options: Any) -> Any:
-        client = holdfast.connect(self.deployment.url, **options)
+    def connect(self, url: Any = None, **options: Any) -> Any:
+        url = self.deployment.url if url is None else url
+        client = holdfast.connect(url, **{**self.deployment.options, **options})
         self._clients.append(client)
         return Awaited(client)
 
@@ -183,8 +201,9 @@ class BlockingKit(Kit):
 class AsyncioKit(Kit):
     """Tasks."""
 
-    def connect(self, **options: Any) -> Any:
-        client = holdfast.aio.connect(self.deployment.url, **options)
+    def connect(self, url: Any = None, **options: Any) -> Any:
+        url = self.deployment.url if url is None else url
+        client = holdfast.aio.connect(url, **{**self.deployment.options, **options})
         self._clients.append(client)
         return client
 
@@ -209,6 +228,25 @@ class AsyncioKit(Kit):
                     await client.close()
 
         asyncio.run(main())
+
+
+class Everywhere:
+    """Plain clients of several primaries as one: does it on each, answers what most of them do."""
+
+    def __init__(self, clients: list[redis.Redis]) -> None:
+        self.clients = clients
+
+    def __getattr__(self, name: str) -> Any:
+        if not callable(getattr(self.clients[0], name)):
+            return getattr(self.clients[0], name)
+
+        def on_each(*args: Any, **kwargs: Any) -> Any:
+            answers = [getattr(client, name)(*args, **kwargs) for client in self.clients]
+            if all(type(answer) is int for answer in answers):
+                return sorted(answers)[len(answers) // 2]  # a TTL is not the same everywhere
+            return max(answers, key=answers.count)
+
+        return on_each
 
 
 # The simulated colour joins here: a Kit over holdfast.sim, the same bodies, virtual time.

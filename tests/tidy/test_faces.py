@@ -128,7 +128,7 @@ def test_only_the_asyncio_face_is_awaited(pair: tuple[type, type]):
         == {
             "Lock": {"acquire", "try_acquire", "info", "force_release", "__enter__", "__exit__"},
             "Hold": {"extend", "release"},
-            "Client": {"close", "__enter__", "__exit__"},
+            "Client": {"bootstrap", "close", "__enter__", "__exit__"},
             "Lost": {"wait"},
         }[pair[0].__name__]
     )

@@ -21,8 +21,10 @@ async def connecting(cluster: redis.asyncio.RedisCluster, service: redis.asyncio
     assert_type(aio.connect(redis.asyncio.Redis()), aio.Client)
     assert_type(aio.connect(cluster, drift=0.02, clock_step=1), aio.Client)
     assert_type(aio.connect(service, replica_skew=0.5), aio.Client)
+    assert_type(aio.connect(["redis://a", service], guard=False), aio.Client)
     async with aio.connect("unix:///tmp/server.sock", max_lease=60) as hf:
         assert_type(hf, aio.Client)
+    assert_type(await hf.bootstrap(), dict[str, holdfast.HoldfastError | None])
     assert_type(await hf.close(), None)
     with aio.connect("redis://localhost"):  # type: ignore[attr-defined]
         pass

@@ -22,8 +22,10 @@ def connecting(cluster: redis.RedisCluster, service: redis.Redis) -> None:
     assert_type(holdfast.connect(redis.Redis()), holdfast.Client)
     assert_type(holdfast.connect(cluster, drift=0.02, clock_step=1), holdfast.Client)
     assert_type(holdfast.connect(service, replica_skew=0.5), holdfast.Client)
+    assert_type(holdfast.connect(["redis://a", service], guard=False), holdfast.Client)
     with holdfast.connect("unix:///tmp/server.sock", max_lease=60) as hf:
         assert_type(hf, holdfast.Client)
+    assert_type(hf.bootstrap(), dict[str, holdfast.HoldfastError | None])
     assert_type(hf.close(), None)
     holdfast.connect()  # type: ignore[call-arg]
     holdfast.connect("redis://localhost", timeout="1 s")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = ("demo", "serve")
+COMMANDS = ("bootstrap", "demo", "serve")
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         raise SystemExit(2) from None
     app = typer.Typer(
         name="holdfast",
-        help="Distributed locks for Redis and Valkey: tools for development.",
+        help="Distributed locks for Redis and Valkey: tools for development and operation.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

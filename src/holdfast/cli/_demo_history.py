@@ -26,6 +26,7 @@ class Turn(msgspec.Struct):
     deadline: int
     value: int
     lingers: bool = False
+    owner: str = ""
     done: Done | None = None
 
     @property

@@ -21,14 +21,17 @@ STOP: Final = b"stop\n"
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a worker is started with."""
+    """What a worker is started with: `target`, `max_lease` and `guard` are for `connect()`."""
 
-    worker: int
-    url: str
-    account: str
+    target: str | list[str]
     name: str
     lease: float
     fenced: bool
+    max_lease: float | None = None
+    guard: bool = True
+    rest: float = 0.0
+    worker: int = 0
+    account: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -44,6 +47,7 @@ class Holding(msgspec.Struct, frozen=True, tag=True):
     deadline: int
     value: int
     lingers: bool
+    owner: str
 
 
 class Prolonged(msgspec.Struct, frozen=True, tag=True):

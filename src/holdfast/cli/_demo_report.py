@@ -16,6 +16,7 @@ from holdfast.cli._demo_history import (
     overlaps,
     percentile,
 )
+from holdfast.cli._demo_votes import Moment
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -54,19 +55,19 @@ class Late(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All that the demo found. `violations` says in words which invariants did not hold."""
+    """All that a part found. `violations` says in words which invariants did not hold."""
 
     ok: bool
     server: str
-    server_pid: int
+    server_pids: list[int]
     lease: float
     seconds: float
     workers: list[Waits]
     total: Waits
     handover_p50_ms: float
     handover_p99_ms: float
-    outage_waits: int
-    outage_max_ms: float
+    long_waits: int
+    long_max_ms: float
     rest_p99_ms: float
     fences_increasing: bool
     overlaps: int
@@ -77,15 +78,25 @@ class Report(msgspec.Struct, frozen=True):
     killed: Outage | None
     frozen: Outage | None
     late: Late | None
+    moments: list[Moment]
     violations: list[str]
 
 
+class Summary(msgspec.Struct, frozen=True):
+    """The whole demo."""
+
+    ok: bool
+    seconds: float
+    parts: list[Report]
+
+
 class Findings(msgspec.Struct):
-    """What the acts found, as they went on."""
+    """What the acts found, as they went on: accidents of workers, or moments of several servers."""
 
     killed: Outage | None = None
     frozen: Outage | None = None
     late: Late | None = None
+    moments: list[Moment] = msgspec.field(default_factory=list)
     fates: dict[int, str] = msgspec.field(default_factory=dict)
     trouble: list[str] = msgspec.field(default_factory=list)
 
@@ -94,7 +105,7 @@ class Facts(msgspec.Struct, frozen=True):
     """What the report says of the run besides the history."""
 
     server: str
-    server_pid: int
+    server_pids: list[int]
     lease: float
     seconds: float
     counter: int
@@ -106,19 +117,19 @@ def report(history: History, findings: Findings, facts: Facts) -> Report:
     turns = history.turns
     steps = handovers_ms(turns)
     violations = check(history, findings, facts)
-    slow, rest = _divided(turns, findings)
+    slow, rest = _divided(history)
     return Report(
         ok=not violations,
         server=facts.server,
-        server_pid=facts.server_pid,
+        server_pids=facts.server_pids,
         lease=facts.lease,
         seconds=round(facts.seconds, 3),
         workers=[_waits(turns, worker, pid, findings.fates) for worker, pid in facts.pids.items()],
         total=_waits(turns, 0, 0, {}),
         handover_p50_ms=round(percentile(steps, 0.5), 3),
         handover_p99_ms=round(percentile(steps, 0.99), 3),
-        outage_waits=len(slow),
-        outage_max_ms=round(max(slow, default=0.0), 3),
+        long_waits=len(slow),
+        long_max_ms=round(max(slow, default=0.0), 3),
         rest_p99_ms=round(percentile(rest, 0.99), 3),
         fences_increasing=not disorder(turns),
         overlaps=len(overlaps(turns)),
@@ -129,6 +140,7 @@ def report(history: History, findings: Findings, facts: Facts) -> Report:
         killed=findings.killed,
         frozen=findings.frozen,
         late=findings.late,
+        moments=findings.moments,
         violations=violations,
     )
 
@@ -147,14 +159,14 @@ def _waits(turns: Sequence[Turn], worker: int, pid: int, fates: Mapping[int, str
     )
 
 
-def _divided(turns: Sequence[Turn], findings: Findings) -> tuple[list[float], list[float]]:
-    """The waits, in ms, behind a holder that was killed or frozen, and all others."""
+def _divided(history: History) -> tuple[list[float], list[float]]:
+    """The waits, in ms, behind a holder that kept the lock in an act, and all others."""
     slow: set[int] = set()
-    by_fence = {turn.fence: turn for turn in turns}
-    for outage in (findings.killed, findings.frozen):
-        if outage is not None:
-            slow |= {t.fence for t in in_line(turns, by_fence[outage.next_fence].granted)}
-    waits = [(turn.fence in slow, turn.waited_ms) for turn in turns]
+    for turn in history.turns:
+        after = history.after(turn) if turn.lingers else None
+        if after is not None:
+            slow |= {t.fence for t in in_line(history.turns, after.granted)}
+    waits = [(turn.fence in slow, turn.waited_ms) for turn in history.turns]
     return [ms for late, ms in waits if late], [ms for late, ms in waits if not late]
 
 
@@ -175,6 +187,8 @@ def check(history: History, findings: Findings, facts: Facts) -> list[str]:
             f"lost updates: {history.accepted()} increments were accepted, "
             f"the counter stands at {facts.counter}"
         )
+    if len(facts.server_pids) > 1:
+        return found + _check_moments(findings.moments) + _check_losses(history)
     found += _check_outage("killed", findings.killed, facts.lease)
     found += _check_outage("frozen", findings.frozen, facts.lease)
     return found + _check_late(findings.late)
@@ -205,3 +219,22 @@ def _check_late(late: Late | None) -> list[str]:
     if not late.lost:
         found.append(f"worker {late.worker} did not notice that it had lost the lock")
     return found
+
+
+def _check_moments(moments: Sequence[Moment]) -> list[str]:
+    found = [
+        f"{moment.title}: node {node} said {vote.said!r}, and not {expected!r}"
+        for moment in moments
+        for node, (vote, expected) in enumerate(zip(moment.votes, moment.expected, strict=True), 1)
+        if vote.said != expected
+    ]
+    return found if moments else ["no votes were seen"]
+
+
+def _check_losses(history: History) -> list[str]:
+    """Nobody freezes or dies here, so nobody loses the lock."""
+    return [
+        f"worker {turn.worker} (fence {turn.fence}) lost the lock: {turn.done.lost}"
+        for turn in history.turns
+        if turn.done is not None and turn.done.lost
+    ]

@@ -24,6 +24,8 @@ _STYLES: Final = {
     "killed": "bold red",
     "frozen": "bold cyan",
     "ended": "dim",
+    "up": "green",
+    "back, empty": "bold cyan",
 }
 
 
@@ -39,8 +41,9 @@ class Player(msgspec.Struct):
 class Board:
     """The state of the play."""
 
-    def __init__(self, pids: dict[int, int], lease: float) -> None:
+    def __init__(self, pids: dict[int, int], lease: float, nodes: int = 1) -> None:
         self.lease = lease
+        self.nodes = dict.fromkeys(range(1, nodes + 1), "up")
         self.began = time.monotonic()
         self.players = {worker: Player(pid) for worker, pid in pids.items()}
         self.holder: Turn | None = None
@@ -130,7 +133,8 @@ class Alive(Screen):
 
     def refresh(self, board: Board) -> None:
         """Draw the picture."""
-        self._live.update(Group(_rule(self._utf), self._lanes(board), self._lock(board)))
+        nodes = [_nodes(board)] if len(board.nodes) > 1 else []
+        self._live.update(Group(_rule(self._utf), self._lanes(board), self._lock(board), *nodes))
         self._live.refresh()
 
     def act(self, title: str, about: str) -> None:
@@ -179,6 +183,15 @@ class Alive(Screen):
         text.append(self._marks[4] * done, "not dim yellow")
         text.append(self._marks[5] * (_BAR - done))
         return text.append(f" {left:.1f} s", "not dim yellow")
+
+
+def _nodes(board: Board) -> Text:
+    """Which servers are up, killed, or back without their memory."""
+    words = [(f"{node} {state}", _STYLES[state], "   ") for node, state in board.nodes.items()]
+    text = Text("nodes    ", "dim", no_wrap=True)
+    for word, style, gap in words:
+        text.append(word, f"not dim {style}").append(gap)
+    return text
 
 
 def _rule(utf: bool) -> Rule:

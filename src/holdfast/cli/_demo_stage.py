@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from holdfast.cli._demo_crew import Crew
@@ -12,6 +12,7 @@ from holdfast.cli._demo_messages import GO, LINGER, STOP, Done, Ended, Failed, H
 from holdfast.cli._demo_messages import Report as Message
 from holdfast.cli._demo_report import Findings
 from holdfast.cli._demo_screen import Board, Screen
+from holdfast.server import Server
 
 T = TypeVar("T")
 
@@ -26,11 +27,14 @@ class StuckError(Exception):
 class Stage:
     """What an act needs: it lets time pass, and gives the workers their cues."""
 
-    def __init__(self, crew: Crew, board: Board, screen: Screen, lease: float) -> None:
+    def __init__(
+        self, crew: Crew, board: Board, screen: Screen, nodes: Sequence[Server], name: str
+    ) -> None:
         self.crew = crew
         self.board = board
         self.screen = screen
-        self.lease = lease
+        self.nodes = nodes
+        self.name = name
         self.history = History()
         self.findings = Findings()
         self._drawn = 0.0

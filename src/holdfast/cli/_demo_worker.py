@@ -94,7 +94,7 @@ class Turns:
         try:
             value = self._account.enter(hold.fence)
             until = deadline(hold.remaining())
-            say(Holding(hold.fence, asked, granted, until, value, lingers))
+            say(Holding(hold.fence, asked, granted, until, value, lingers, hold.owner))
             self._work(lingers)
             # No hold.ensure() here: this is the process that stops between the check and the write.
             self._account.write(hold.fence, value + 1)
@@ -126,7 +126,7 @@ def main() -> None:
     orders = Orders()
     account = Account(Path(terms.account), fenced=terms.fenced)
     try:
-        with holdfast.connect(terms.url) as hf:
+        with holdfast.connect(terms.target, max_lease=terms.max_lease, guard=terms.guard) as hf:
             hf.subscribe(_prolonged, [Renewed])
             lock = hf.lock(terms.name, lease=terms.lease, label=f"worker {terms.worker}")
             turns = Turns(lock, account, orders)
@@ -134,6 +134,7 @@ def main() -> None:
             orders.go.wait()
             while not orders.stop.is_set():
                 turns.take()
+                time.sleep(terms.rest)
     except Exception as error:
         say(Failed(f"{type(error).__name__}: {error}"[:1000]))
         raise SystemExit(1) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -12,12 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from holdfast.cli._ending import Asked, fail, heed_signals
 from holdfast.errors import HoldfastError
 from holdfast.server import Server, ServerBinary, binary_at, find_servers, newest
-
-
-class _Asked(BaseException):
-    """A signal asked us to end. Not an Exception, so that nothing on the way catches it."""
 
 
 def serve(
@@ -40,8 +36,7 @@ def serve(
     """
     if port is not None and port + count - 1 > 65_535:
         raise typer.BadParameter(f"{count} ports from {port} on go beyond 65535")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _on_signal)
+    heed_signals()
     try:
         with ExitStack() as stack:
             servers: list[Server] = []
@@ -50,21 +45,10 @@ def serve(
                 servers.append(stack.enter_context(Server(_choose(server), port=wanted)))
             _show(servers, as_json)
             _watch(servers)
-    except _Asked:
+    except Asked:
         pass
     except HoldfastError as error:
-        _fail(str(error), 1)
-
-
-def _on_signal(*_: object) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a second one would cut the stopping short
-    raise _Asked
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    typer.echo(f"holdfast: {message}", err=True)
-    raise typer.Exit(status)
+        fail(str(error), 1)
 
 
 def _choose(which: str | None) -> ServerBinary:
@@ -74,12 +58,13 @@ def _choose(which: str | None) -> ServerBinary:
         if which not in ("valkey", "redis"):
             return binary_at(os.path.expanduser(which))
     except HoldfastError as error:
-        _fail(str(error), 2)
-    for binary in find_servers():
+        fail(str(error), 2)
+    found = find_servers()
+    for binary in found:
         if binary.flavour == which:
             return binary
-    found = ", ".join(binary.label for binary in find_servers()) or "none"
-    _fail(f"there is no {which} server on this machine (found: {found})", 2)
+    labels = ", ".join(binary.label for binary in found) or "none"
+    return fail(f"there is no {which} server on this machine (found: {labels})", 2)
 
 
 def _show(servers: list[Server], as_json: bool) -> None:
@@ -117,5 +102,5 @@ def _watch(servers: list[Server]) -> NoReturn:
     while True:
         for server in servers:
             if not server.running:
-                _fail(f"the server at {server.url} has ended; its log:\n{server.log()}", 1)
+                fail(f"the server at {server.url} has ended; its log:\n{server.log()}", 1)
         time.sleep(0.25)

@@ -40,6 +40,11 @@ class Ballots:
         self._ahead_us = 0
         self._last = 0
 
+    @property
+    def latest(self) -> int:
+        """No larger fence was proposed so far."""
+        return self._last
+
     def propose(self, wall_us: int) -> int:
         """The next fence to propose: larger than those before, and than all that were seen."""
         self._last = max(self._last + 1, wall_us + self._ahead_us)

@@ -19,125 +19,13 @@ from ..wire.endpoint import Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, Told, addressed, epochs, passed_over, replicated
+from .common import Common, Settings, addressed, epochs, passed_over, replicated
+from .fan_asyncio import Fan
+from .tasks import TaskScope, TaskSignal
 
 T = TypeVar("T")
 MOST_ABANDONED = 4096
 _NO_GUARD: AbstractContextManager[Any] = nullcontext()
-
-
-class TaskSignal(Told):
-    """A sticky wake-up for one waiting task."""
-
-    __slots__ = ("_future", "_set")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._set = False
-        self._future: asyncio.Future[None] | None = None
-
-    def set(self, look_ms: int | None = None) -> None:
-        self.tell(look_ms)
-        self._set = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def take(self, timeout: float) -> bool:
-        if not self._set and timeout > 0:
-            loop = asyncio.get_running_loop()
-            future = self._future = loop.create_future()
-            timer = loop.call_later(timeout, _finish, future)
-            try:
-                await future
-            finally:
-                timer.cancel()
-                self._future = None
-        was_set, self._set = self._set, False
-        return was_set
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class TaskScope:
-    """A block whose task can be cancelled from within the library, as `asyncio.timeout` does."""
-
-    __slots__ = ("_before", "_closed", "_fired", "_task")
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine that runs in a loop runs in a task"
-        self._task = task
-        self._before = task.cancelling()
-        self._fired = False
-        self._closed = False
-
-    def interrupt(self) -> None:
-        if not self._fired and not self._closed and not self._task.done():
-            self._fired = True
-            self._task.cancel("the lock was lost")
-
-    async def close(self, error: BaseException | None) -> bool:
-        self._closed = True
-        if not self._fired:
-            return False
-        late: asyncio.CancelledError | None = None
-        if not isinstance(error, asyncio.CancelledError):
-            # The body ended before the cancellation reached it: take delivery here, or it would
-            # surface at some innocent await later on.
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError as delivered:
-                late = delivered
-        cancelled_by_others = self._task.uncancel() > self._before
-        if cancelled_by_others:
-            if late is not None:
-                raise late
-            return False
-        return late is not None or isinstance(error, asyncio.CancelledError)
-
-
-class _First:
-    """The answers of one fan-out that ends with enough of them."""
-
-    __slots__ = ("_enough", "_left", "answers", "calls", "decided", "tasks")
-
-    def __init__(
-        self,
-        calls: Sequence[Call[Any]],
-        enough: Callable[[Any], bool],
-        decided: asyncio.Future[None],
-    ) -> None:
-        self.calls = calls
-        self.answers: list[Any] = [None] * len(calls)
-        self.decided = decided
-        self.tasks: list[asyncio.Task[Any]] = []
-        self._enough = enough
-        self._left = len(calls)
-
-    def take(self, place: int, answer: Any) -> None:
-        if self.decided.done():
-            return
-        self.answers[place] = answer
-        self._left -= 1
-        if self._enough(answer) or not self._left:
-            self.decided.set_result(None)
-
-    def settled(self, place: int, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            error = task.exception()
-            if error is None:
-                self.take(place, task.result())
-            elif not self.decided.done():
-                self.decided.set_exception(error)
-
-    def close(self) -> None:
-        """Enough, or cancelled. What has not left yet does not leave any more."""
-        self.decided.cancel()
-        for task in self.tasks:
-            task.cancel()
 
 
 class AsyncioRuntime(Common):
@@ -229,11 +117,13 @@ class AsyncioRuntime(Common):
             self._abandoned[call.tied, call.node] = pipe
 
     async def fan_out(
-        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool] | None = None
+        self, calls: Sequence[Call[Any]], enough: Callable[[Any], bool] | None = None
     ) -> Any:
+        if self._loop is not asyncio.get_running_loop() or self.closed:
+            self._enter()
         if enough is None:
             return list(await asyncio.gather(*map(self._settle, calls)))
-        return await self._first(calls, enough)
+        return await Fan(self, calls, enough).run()
 
     async def _settle(self, call: Call[Any]) -> Any:
         deployment = self.deployments[call.node]
@@ -247,58 +137,6 @@ class AsyncioRuntime(Common):
     def _must_ask(self, call: Call[Any], deployment: Deployment) -> bool:
         unfinished = call.final and (call.tied, call.node) in self._abandoned
         return unfinished or self.admits(deployment)
-
-    async def _first(
-        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool]
-    ) -> list[T | HoldfastError | None]:
-        """All calls at once, until enough have answered. Nothing is taken back from the others."""
-        if self._loop is not asyncio.get_running_loop() or self.closed:
-            self._enter()
-        first = _First(calls, enough, asyncio.get_running_loop().create_future())
-        for place, call in enumerate(calls):
-            deployment = self.deployments[call.node]
-            endpoint = deployment.endpoint(call.keys)
-            pipe = None if endpoint is None else self._pipes.get(endpoint)
-            ready = pipe is not None and not pipe.closed and not pipe.retired
-            if not ready or deployment.failures or (self._abandoned and call.tied):
-                task = self._keep(self._settle(call))
-                task.add_done_callback(partial(first.settled, place))
-                if not call.final:
-                    first.tasks.append(task)
-                continue
-            assert pipe is not None, "it is ready"
-            future = pipe.request(pack(call, run_id=pipe.run_id), call.timeout)
-            future.add_done_callback(partial(self._replied, first, place, pipe))
-        try:
-            await first.decided
-        finally:
-            first.close()
-        return list(first.answers)
-
-    def _replied(self, first: _First, place: int, pipe: Pipe, future: asyncio.Future[Any]) -> None:
-        call = first.calls[place]
-        error = future.exception()
-        if isinstance(error, NodeError):
-            self._gave_up(call, pipe, error)
-            first.take(place, error)
-            return
-        reply = future.result()
-        if self.deployments[call.node].failures:
-            self.deployments[call.node].answered()
-        if not isinstance(reply, ReplyError):
-            first.take(place, call.script.parse(reply))
-        elif not first.decided.done() or call.final:
-            # Not later: what is asked for again then would follow the undo.
-            task = self._keep(self._repeat(call, reply))
-            task.add_done_callback(partial(first.settled, place))
-            if not call.final:
-                first.tasks.append(task)
-
-    async def _repeat(self, call: Call[Any], reply: Any) -> Any:
-        try:
-            return call.script.parse(await self._insist(self.deployments[call.node], call, reply))
-        except HoldfastError as error:
-            return error
 
     async def _insist(self, deployment: Deployment, call: Call[Any], reply: Any) -> Any:
         """Follow what error replies ask for. None of them means that the node acted."""

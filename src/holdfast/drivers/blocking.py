@@ -21,7 +21,7 @@ from ..wire.link import Link, LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
 from .common import Common, Settings, Told, addressed, replicated
-from .fan import Fan
+from .fan_blocking import Fan
 
 T = TypeVar("T")
 BATCH = 128
@@ -74,7 +74,6 @@ class BlockingRuntime(Common):
 
     def _reset(self) -> None:
         self._pools: dict[Endpoint, LinkPool] = {}
-        self._abandoned: dict[str, Link] = {}
         self._mailboxes: dict[str, ThreadSignal] = {}
         self._mutex = threading.Lock()
         self._inboxes: dict[int, Link] = {}
@@ -96,19 +95,22 @@ class BlockingRuntime(Common):
         return self._execute(call)
 
     async def fan_out(
-        self, calls: Sequence[Call[T]], enough: Callable[[T | HoldfastError], bool] | None = None
+        self, calls: Sequence[Call[Any]], enough: Callable[[Any], bool] | None = None
     ) -> Any:
         self._check_open()
-        fan = Fan(self, calls, enough)
+        answers: list[Any] = []
+        # In parts: neither side may have to wait for the other to read what it has written.
         for first in range(0, len(calls), BATCH):
-            fan.run(range(first, min(first + BATCH, len(calls))))
+            part = calls[first : first + BATCH]
+            fan = Fan(self, part, enough)
+            fan.run()
             for place in fan.again:
                 try:
-                    fan.answers[place] = self._execute(calls[place])
+                    fan.answers[place] = self._execute(part[place])
                 except HoldfastError as error:
                     fan.answers[place] = error
-            fan.again.clear()
-        return fan.answers
+            answers += fan.answers
+        return answers
 
     def _execute(self, call: Call[T]) -> T:
         self._check_open()
@@ -178,12 +180,9 @@ class BlockingRuntime(Common):
         return reply
 
     def _take(self, pool: LinkPool, call: Call[Any], deployment: Deployment) -> Link:
-        if call.tied and self._abandoned:
-            link = self._abandoned.pop(call.tied, None)
-            if link is not None:
-                if link.endpoint is pool.endpoint:
-                    return link
-                link.close()
+        link = pool.parked(call.tied) if call.tied else None
+        if link is not None:
+            return link
         try:
             return pool.take(min(self.settings.timeout, max(call.timeout, 0.05)))
         except NodeError:
@@ -201,10 +200,7 @@ class BlockingRuntime(Common):
         """The exchange broke. The link is dropped, or kept aside for the undo that must follow."""
         timed_out = error is None or isinstance(error.__cause__, TimeoutError | BlockingIOError)
         if call.tied and timed_out:
-            stale = self._abandoned.pop(call.tied, None)
-            if stale is not None:
-                stale.close()
-            self._abandoned[call.tied] = link
+            pool.park(call.tied, link)
         else:
             link.close()
         if error is not None:
@@ -302,10 +298,9 @@ class BlockingRuntime(Common):
 
     def unlisten(self, mailbox: str) -> None:
         self._mailboxes.pop(mailbox, None)
-        if self._abandoned:
-            link = self._abandoned.pop(mailbox, None)
-            if link is not None:
-                link.close()
+        if len(self.deployments) == 1:  # of several, some may not have answered yet
+            for pool in list(self._pools.values()):
+                pool.unpark(mailbox)
 
     async def wait(self, signal: Any, timeout: float, *, inbox: bool = False) -> bool:
         if inbox and len(self._inboxes) < len(self.deployments) and self._open_inboxes():

@@ -62,6 +62,8 @@ class Standing(msgspec.Struct, frozen=True):
     mine: bool
     holder: str = ""
     forced: bool = False
+    anew: bool = False
+    """Ours, but only since now: it had forgotten us, or was never asked (several primaries)."""
 
     def reason(self) -> str:
         """Why a hold that found this is lost."""

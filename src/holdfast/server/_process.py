@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,8 +64,10 @@ class Lifeline:
         finally:
             os.close(read_end)
 
-    def launch(self, command: Sequence[str], log: Path) -> None:
+    def launch(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         """Start `command` in a session of its own; what it prints is appended to `log`.
+
+        Its environment is this process's, and `env`.
 
         A command that cannot be run ends with status 126 or 127 and says why in the log.
         """
@@ -77,6 +79,7 @@ class Lifeline:
                 stdout=self._pipe,
                 stderr=stream,
                 start_new_session=True,
+                env={**os.environ, **env},
             )
 
     def ended(self) -> bool:

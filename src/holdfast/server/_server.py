@@ -8,7 +8,7 @@ import signal
 import threading
 import urllib.parse
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -35,7 +35,8 @@ class Server:
     server's command line and win over what is set here; if the first does not begin with "-", it
     is a configuration file. `directory` is where the server keeps its files, and is left in place;
     by default that is a temporary folder that vanishes at `stop()`, or with this process.
-    `persistent` keeps an append-only file, so that data survives `kill()` and `restart()`.
+    `persistent` keeps an append-only file, so that data survives `kill()` and `restart()`. `env` is
+    added to the environment of the server's process.
 
     Guarantees: the server never outlives the process that started it, even one killed by SIGKILL.
     After a fork it still belongs to the parent; in the child `stop()` does nothing and the other
@@ -52,6 +53,7 @@ class Server:
         args: Sequence[str] = (),
         directory: Path | None = None,
         persistent: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._lifeline: Lifeline | None = None
         if port is not None and not 0 < port < 65_536:
@@ -64,6 +66,7 @@ class Server:
         self._args = [str(word) for word in args]
         self._data = None if directory is None else directory.absolute()
         self._persistent = persistent
+        self._env = dict(env or {})
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._folder: Path | None = None
@@ -270,7 +273,7 @@ class Server:
             if choose:
                 self._port = free_port()
             offset = log.size()
-            lifeline.launch(self._command_line(), log.path)
+            lifeline.launch(self._command_line(), log.path, self._env)
             problem = wait_until_alive(self.socket, lifeline.ended, _START_SECONDS)
             if problem is None:
                 return

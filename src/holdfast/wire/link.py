@@ -252,8 +252,12 @@ class LinkPool:
         self._left_open: dict[str, None] = {}
 
     def take(self, timeout: float) -> Link:
-        """An idle link that is still alive, or a new one."""
-        return self.ready(timeout) or Link(self.endpoint, timeout)
+        """An idle link that is still alive and owes nothing, or a new one."""
+        owing: list[Link] = []
+        while (link := self.ready(timeout)) is not None and link.owed:
+            owing.append(link)
+        self._idle.extendleft(owing)  # not closed: what was sent on them may not have arrived yet
+        return link or Link(self.endpoint, timeout)
 
     def ready(self, timeout: float, on_silent: Callable[[], None] = lambda: None) -> Link | None:
         """An idle link that is still alive, or None. `on_silent` is told of one that is not."""
@@ -314,7 +318,9 @@ class LinkPool:
                 else:
                     continue
                 del self._parked[other]
-            self._parked[word] = link
+            stale, self._parked[word] = self._parked.get(word), link
+        if stale is not None and stale is not link:
+            stale.close()
 
     def parked(self, word: str) -> Link | None:
         """Take the link that was kept aside for this word, if it is still alive."""
@@ -331,6 +337,14 @@ class LinkPool:
             self.leave_open(word)
             return None
         return link
+
+    def unpark(self, word: str) -> None:
+        """Close the link that was kept aside for this word: nothing follows on it any more."""
+        if self._parked:
+            with self._mutex:
+                link = self._parked.pop(word, None)
+            if link is not None:
+                link.close()
 
     def leave_open(self, word: str) -> None:
         """Remember that what this word asked for may have happened, on a link that is gone."""

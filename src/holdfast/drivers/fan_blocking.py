@@ -41,7 +41,7 @@ class _Group:
 
 
 class Fan:
-    """Runs some calls at once. Those at the places in `again` must be repeated afterwards."""
+    """Runs some calls at once, once. Those at the places in `again` must be repeated after."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Fan:
         self.answers: list[Any] = [None] * len(calls)
         self.again: list[int] = []
 
-    def run(self, places: range) -> None:
-        """Send the calls at these places, and take in answers until they are enough."""
-        self._ends = time.monotonic() + max(self._calls[place].timeout for place in places)
-        groups = self._grouped(places)
+    def run(self) -> None:
+        """Send the calls, and take in answers until they are enough."""
+        self._ends = time.monotonic() + max(call.timeout for call in self._calls)
+        groups = self._grouped()
         try:
             later = [group for group in groups if not self._begin(group)]
             self._take_in()
@@ -82,10 +82,9 @@ class Fan:
         finally:
             self._finish()
 
-    def _grouped(self, places: range) -> list[_Group]:
+    def _grouped(self) -> list[_Group]:
         groups: dict[Endpoint, _Group] = {}
-        for place in places:
-            call = self._calls[place]
+        for place, call in enumerate(self._calls):
             deployment = self._rt.deployments[call.node]
             endpoint = None if call.acks else deployment.endpoint(call.keys)
             if endpoint is None:
