@@ -299,7 +299,7 @@ def test_bootstrap_declares_it_clean_and_fixes_the_longest_lease(guarded: Node) 
     vote = guarded.acquire("b", 200)
     assert (vote.kind, vote.number) == (MISMATCH, 300)
     assert "0.3 s" in str(vote)
-    assert guarded.renew("b", 200).kind == QUARANTINED
+    assert guarded.renew("b", 200).kind == MISMATCH
     assert guarded.bootstrap() == "run-1 0 300"
     assert guarded.acquire("b", 200).kind == GRANTED
 
@@ -362,7 +362,7 @@ def _arrivals(draw: st.DrawFn) -> tuple[list[Life], list[tuple[int, str, int]]]:
 @settings(
     max_examples=400,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(story=_arrivals())
 def test_in_any_order_nothing_that_was_ended_comes_back(

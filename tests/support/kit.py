@@ -125,6 +125,27 @@ class Kit:
         value = self.raw.get(self.name)
         return value.decode() if isinstance(value, bytes) else value
 
+    async def warm(self, hf: Any, name: str) -> None:
+        """Have the client connected to every node, with the scripts known there, and nothing owed."""
+        servers = getattr(self.raw, "clients", [self.raw])
+        everywhere = False
+        for _ in range(50):
+            hold = await hf.lock(name).acquire()
+            await self.sleep(0.05)
+            everywhere = all(raw.get(name) == hold.owner.encode() for raw in servers)
+            await hold.release()
+            await self.sleep(0.05)
+            if everywhere:
+                return
+        raise AssertionError("a node stays without the lock")
+
+    async def end(self, hold: Any) -> None:
+        """Release a hold that may be lost, or that its nodes cannot be asked about."""
+        try:
+            await hold.release()
+        except (holdfast.LockLost, holdfast.Unavailable):
+            pass
+
     async def held_everywhere(self, hold: Any) -> None:
         """Wait until every node has the hold: a majority was enough to be granted it."""
         servers = getattr(self.raw, "clients", [self.raw])

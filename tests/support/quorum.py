@@ -20,7 +20,7 @@ class Quorum:
     """N independent servers, of as many kinds as are at hand; nobody has voted there yet.
 
     `clocks` gives every node a wall clock of its own. `new` leaves them undeclared: with a guard
-    they grant nothing for `max_lease`, and `bootstrap()` ends that.
+    they grant nothing for `max_lease`, and `bootstrap()` ends that. `debug` allows DEBUG.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Quorum:
         clocks: bool = False,
         new: bool = False,
         persistent: bool = False,
+        debug: bool = False,
         args: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
@@ -47,7 +48,10 @@ class Quorum:
                     self.clocks.append(clock)
                     env = clock.env
                 binary = binaries[number % len(binaries)]
-                server = Server(binary, env=env, persistent=persistent, args=args)
+                words = args
+                if debug and binary.version >= (7,):  # older ones always allow it
+                    words = (*args, "--enable-debug-command", "yes")
+                server = Server(binary, env=env, persistent=persistent, args=words)
                 self.nodes.append(self._stack.enter_context(server))
             self.raws = [plain(node.url) for node in self.nodes]
             for raw in self.raws:
@@ -93,10 +97,13 @@ class Quorum:
             options=self.options,
         )
 
-    def owners(self, name: str) -> list[str | None]:
-        """Who has the key, on each node; nodes that do not answer have "?"."""
+    def owners(self, name: str, *numbers: int) -> list[str | None]:
+        """Who has the key, on these nodes (or on all); "?" where nobody says.
+
+        Leave out those that are silent: they would hold the test up.
+        """
         found: list[str | None] = []
-        for raw in self.raws:
+        for raw in [self.raws[number] for number in numbers] or self.raws:
             try:
                 value = raw.get(name)
             except redis.RedisError:

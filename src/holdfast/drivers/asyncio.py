@@ -109,9 +109,9 @@ class AsyncioRuntime(Common):
         return kept if kept is not None and kept.endpoint is endpoint else pipe
 
     def _gave_up(self, call: Call[Any], pipe: Pipe, error: NodeError) -> None:
-        """An exchange failed. What is tied to it must follow it, or at least reach the node."""
+        """An exchange failed. What is tied to it must follow it while the connection lives."""
         self.deployments[call.node].failed(pipe.endpoint)
-        if call.tied and error.sent and not call.final:
+        if call.tied and error.sent and not call.final and not pipe.closed:
             while len(self._abandoned) >= MOST_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
             self._abandoned[call.tied, call.node] = pipe
@@ -127,16 +127,12 @@ class AsyncioRuntime(Common):
 
     async def _settle(self, call: Call[Any]) -> Any:
         deployment = self.deployments[call.node]
-        if deployment.failures and not self._must_ask(call, deployment):
+        if deployment.failures and not call.final and not self.admits(deployment):
             return passed_over(deployment)
         try:
             return await self.call(call)
         except HoldfastError as error:
             return error
-
-    def _must_ask(self, call: Call[Any], deployment: Deployment) -> bool:
-        unfinished = call.final and (call.tied, call.node) in self._abandoned
-        return unfinished or self.admits(deployment)
 
     async def _insist(self, deployment: Deployment, call: Call[Any], reply: Any) -> Any:
         """Follow what error replies ask for. None of them means that the node acted."""

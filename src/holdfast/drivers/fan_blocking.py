@@ -104,9 +104,8 @@ class Fan:
         pool = group.pool
         alone = len(group.places) == 1
         link = pool.parked(first.tied) if first.tied and alone else None
-        owed = first.final and pool.left_open(first.tied)
         if link is None and not rt.admits(group.deployment):
-            if not owed:
+            if not first.final:
                 self._fail(group, passed_over(group.deployment))
                 return True
         elif link is None:
@@ -144,7 +143,12 @@ class Fan:
 
     def _open_beside(self, group: _Group) -> bool:
         if not group.pool.opening.acquire(blocking=False):
-            return False
+            calls = [self._calls[place] for place in group.places]
+            if not calls[0].final:
+                return False
+            group.pool.overdue.extend(calls)  # whoever connects next brings them along
+            self._fail(group, _not_connected(group))
+            return True
         if self._bell is None:
             self._bell = socket.socketpair()
             self._poll.register(self._bell[0].fileno(), select.POLLIN)
@@ -157,6 +161,7 @@ class Fan:
         found: Link | NodeError
         try:
             found = Link(group.pool.endpoint, self._rt.settings.timeout)
+            _deliver(found, group.pool.take_overdue())
         except NodeError as error:
             group.deployment.failed(group.pool.endpoint)
             found = error
@@ -173,11 +178,8 @@ class Fan:
 
     def _deliver_late(self, group: _Group, link: Link) -> None:
         """The caller has gone on. What must reach the node reaches it now."""
-        calls = [self._calls[place] for place in group.places if self._calls[place].final]
         try:
-            for call in calls:
-                link.send(pack(call, whole=True, run_id=link.run_id), 1, call.timeout)
-                link.read(call.timeout)
+            _deliver(link, [self._calls[place] for place in group.places])
             group.deployment.answered()
         except NodeError:
             link.close()
@@ -270,15 +272,7 @@ class Fan:
         group.link.close()
         group.pool.clear()  # its other links are to the same dead or replaced server
         group.deployment.failed(group.pool.endpoint)
-        self._leave_open(group)
         self._fail(group, error)
-
-    def _leave_open(self, group: _Group) -> None:
-        """What was sent may have happened, and its connection is gone: the undo must reach it."""
-        for place in group.due:
-            call = self._calls[place]
-            if call.tied and not call.final:
-                group.pool.leave_open(call.tied)
 
     def _time_is_over(self) -> None:
         for group in list(self._reading.values()):
@@ -312,7 +306,14 @@ class Fan:
             group.pool.give_owing(link)
         else:  # silent for as long as it was given
             link.close()
-            self._leave_open(group)
+
+
+def _deliver(link: Link, calls: Sequence[Call[Any]]) -> None:
+    """Bring a node what must reach it, though nobody waits for the answers."""
+    for call in calls:
+        if call.final:
+            link.send(pack(call, whole=True, run_id=link.run_id), 1, call.timeout)
+            link.read(call.timeout)
 
 
 def _not_connected(group: _Group) -> NodeError:

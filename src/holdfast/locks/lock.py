@@ -373,6 +373,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     waiting: int
     waiters: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"held by {self.holder}" if self.holder else "free"
+
     def info(self, name: str) -> LockInfo:
         """The same in the words of the public face."""
         parts = (self.holder or "").split(":", 3)

@@ -65,6 +65,9 @@ class Standing(msgspec.Struct, frozen=True):
     anew: bool = False
     """Ours, but only since now: it had forgotten us, or was never asked (several primaries)."""
 
+    def __str__(self) -> str:
+        return "has the lock" if self.mine else self.reason()
+
     def reason(self) -> str:
         """Why a hold that found this is lost."""
         if self.forced:

@@ -7,8 +7,11 @@ endpoint keeps its connection class and arguments, minus those that would act be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ..errors import NodeError
 
 # Retries would re-send; decoding and parsing are ours; the rest belongs to the user's own pool.
 _NOT_OURS = frozenset(
@@ -33,6 +36,14 @@ _NOT_OURS = frozenset(
 )
 
 
+_LASTING = {
+    "AuthenticationError",
+    "AuthenticationWrongNumberOfArgsError",
+    "AuthorizationError",
+    "NoPermissionError",
+}
+
+
 class Endpoint:
     """One server (or one Sentinel service) and everything needed to connect to it."""
 
@@ -42,8 +53,10 @@ class Endpoint:
         "_owner",
         "identified",
         "managed",
+        "members",
         "name",
         "resp3",
+        "run_id",
         "sentinels",
     )
 
@@ -66,6 +79,9 @@ class Endpoint:
         self.name = self._describe()
         # Whether connections ask for the server's run id when they are opened.
         self.identified = False
+        self.run_id = ""
+        # The other endpoints of its quorum.
+        self.members: Sequence[Endpoint] = ()
         # Sentinel clients of our own, whose connections end when the primary is found: they are
         # needed again only after a failover, perhaps in another event loop or a forked child.
         self.sentinels: list[Any] = []
@@ -90,6 +106,30 @@ class Endpoint:
         """The same way of connecting, to another member of the cluster."""
         return Endpoint(
             self._connection_class, {**self._kwargs, "host": host, "port": port}, owner=self._owner
+        )
+
+    def met(self, run_id: str) -> None:
+        """Note which server answers here. It must not be one that votes under another name."""
+        self.run_id = ""
+        for other in self.members:
+            if other is not self and other.run_id == run_id:
+                message = (
+                    f"{self.name} is the same server as {other.name}, and cannot vote twice: "
+                    "it counts as a node that is down"
+                )
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+                raise NodeError(message, node=self.name, sent=False, transient=False)
+        self.run_id = run_id
+
+    def unreachable(self, error: Exception) -> NodeError:
+        """What to raise where no connection could be opened."""
+        if isinstance(error, NodeError):
+            return error
+        # By name: redis-py and valkey-py have classes of their own. Waiting does not mend these.
+        lasting = not _LASTING.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+        what = "refuses the user, its password or its rights" if lasting else "cannot be reached"
+        return NodeError(
+            f"{self.name} {what}: {error}", node=self.name, sent=False, transient=not lasting
         )
 
     def connection(self, timeout: float) -> Any:

@@ -15,13 +15,14 @@ from typing import Any
 
 import hiredis
 
+from ..core.script import Call
 from ..errors import NodeError
 from .endpoint import Endpoint
 from .replies import command, run_id
 
 IDLE_MOST = 64
 MOST_OPENING = 8
-MOST_LEFT_OPEN = 1024
+MOST_OVERDUE = 1024
 IDLE_CHECK_S = 1.0
 PING_S = 20.0
 
@@ -58,10 +59,10 @@ class Link:
             if endpoint.identified:
                 self._connection.send_command("INFO", "server")
                 self.run_id = run_id(self._connection.read_response())
+                endpoint.met(self.run_id)
         except Exception as error:
-            raise NodeError(
-                f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
-            ) from error
+            self._connection.disconnect()
+            raise endpoint.unreachable(error) from error
         finally:
             for sentinel in endpoint.sentinels:
                 sentinel.connection_pool.disconnect()
@@ -246,10 +247,11 @@ class LinkPool:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.opening = threading.Semaphore(MOST_OPENING)
+        # What must reach the server, and waits for somebody who connects to it.
+        self.overdue: deque[Call[Any]] = deque(maxlen=MOST_OVERDUE)
         self._idle: deque[Link] = deque()
         self._mutex = threading.Lock()
         self._parked: dict[str, Link] = {}
-        self._left_open: dict[str, None] = {}
 
     def take(self, timeout: float) -> Link:
         """An idle link that is still alive and owes nothing, or a new one."""
@@ -314,7 +316,6 @@ class LinkPool:
                     self.give(kept)
                 elif kept.closed or len(self._parked) >= IDLE_MOST:
                     kept.close()
-                    self.leave_open(other)
                 else:
                     continue
                 del self._parked[other]
@@ -334,7 +335,6 @@ class LinkPool:
             link.read_ready()
         except NodeError:
             link.close()
-            self.leave_open(word)
             return None
         return link
 
@@ -346,15 +346,14 @@ class LinkPool:
             if link is not None:
                 link.close()
 
-    def leave_open(self, word: str) -> None:
-        """Remember that what this word asked for may have happened, on a link that is gone."""
-        self._left_open[word] = None
-        while len(self._left_open) > MOST_LEFT_OPEN:
-            self._left_open.pop(next(iter(self._left_open)), None)
-
-    def left_open(self, word: str) -> bool:
-        """Whether something may have happened for this word here. Asked once."""
-        return bool(self._left_open) and self._left_open.pop(word, self) is None
+    def take_overdue(self) -> list[Call[Any]]:
+        """What waits for a connection; whoever takes it brings it along."""
+        taken: list[Call[Any]] = []
+        try:
+            while True:
+                taken.append(self.overdue.popleft())
+        except IndexError:
+            return taken
 
     def clear(self) -> None:
         """Close every idle link: the server behind them has changed or is gone."""

@@ -60,10 +60,10 @@ class Pipe(asyncio.Protocol):
             if endpoint.identified:
                 await connection.send_command("INFO", "server")
                 found = run_id(await connection.read_response())
+                endpoint.met(found)
         except Exception as error:
-            raise NodeError(
-                f"{endpoint.name} cannot be reached: {error}", node=endpoint.name, sent=False
-            ) from error
+            await connection.disconnect(nowait=True)
+            raise endpoint.unreachable(error) from error
         except BaseException:  # cancelled: the client library leaves the socket open
             if connection._writer is not None:
                 connection._writer.transport.abort()

@@ -51,6 +51,7 @@ def independent(members: list[Deployment], *, guarded: bool) -> list[Deployment]
                 "give standalone primaries or Sentinel services"
             )
         member.seed.identified = guarded
+        member.seed.members = [other.seed for other in members]
     return members
 
 

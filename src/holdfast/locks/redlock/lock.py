@@ -16,7 +16,7 @@ from ...errors import HoldfastError, QuorumError, UsageError
 from ..hold import AsyncHold
 from ..lock import FENCE_MS, AsyncLock, Busy, LockInfo, Snapshot
 from ..terms import Kit, Standing
-from .hold import AsyncRedhold
+from .hold import AsyncRedhold, checked_life
 from .node import (
     ACQUIRE,
     BEHIND,
@@ -34,7 +34,7 @@ from .node import (
     TAKEN,
     Vote,
 )
-from .tally import Tally, is_grant, is_mine, is_standing
+from .tally import Tally, Traces, is_grant, is_mine, is_standing, is_unsent
 
 MOST_PROPOSALS = 8
 
@@ -55,8 +55,10 @@ class AsyncRedlock(AsyncLock):
                 "majority vouches for the lock"
             )
         super().__init__(kit, name, **options)
+        checked_life(kit, self._terms.lease_ms, self._terms.grace_ms)
         self._nodes: Final = len(kit.rt.nodes)
         self._quorum: Final = majority(self._nodes)
+        self._traces: dict[str, Traces] = {}
         # Small against the lease: what a silent node may cost is lost validity.
         self._exchange_s = min(kit.timeout, max(0.01, self._terms.span_ns / NS_PER_S / 20))
 
@@ -76,30 +78,31 @@ class AsyncRedlock(AsyncLock):
         announced = False
         lost = 0
         sent = began
+        traces = self._traces[owner] = Traces(self._nodes)
         while True:
             left = None if ends is None else max(0, ends - sent)
             waits = left != 0 and signal is not None
-            fence, sent, answers = await self._vote(owner, began, queue=waits)
+            fence, sent, answers = await self._vote(owner, began, traces, queue=waits)
             granted = [is_grant(answer) for answer in answers]
             now = rt.now()
             if sum(granted) >= self._quorum and now < sent + self._terms.span_ns:
-                return AsyncRedhold(self, owner, fence, sent, granted)
+                hold = AsyncRedhold(self, owner, fence, sent, granted, traces)
+                del self._traces[owner]
+                return hold
             took, lost = now - sent, lost + 1
+            if waits and not all(map(_is_refusal, answers)):
+                await self._give_back(owner, fence, traces, stay=True)
             error = self._unreachable(answers)
             if error is not None:
                 failing_since = sent if failing_since is None else failing_since
-                if any(granted):
-                    await self._give_back(owner, fence, stay=True)
                 await self._outlast(error, failing_since, ends)
                 sent = rt.now()
                 continue
             failing_since = None
-            busy, split = self._busy(answers, owner)
+            busy, split = self._busy(answers)
             if not waits or signal is None:
                 await rt.shield(self._withdraw(owner))
                 return busy
-            if any(answer is None or not _is_refusal(answer) for answer in answers):
-                await self._give_back(owner, fence, stay=True)
             if not announced and rt.wants(Waiting):
                 announced = True
                 rt.emit(Waiting(self.name, owner, busy.position, busy.holder))
@@ -115,7 +118,7 @@ class AsyncRedlock(AsyncLock):
             sent = rt.now()
 
     async def _vote(
-        self, owner: str, began: int, *, queue: bool
+        self, owner: str, began: int, traces: Traces, *, queue: bool
     ) -> tuple[int, int, Sequence[Answer]]:
         """Propose a fence to all nodes; again, with a larger one, where that was the obstacle."""
         kit, rt, terms = self._kit, self._kit.rt, self._terms
@@ -129,9 +132,11 @@ class AsyncRedlock(AsyncLock):
                 *(str((sent - began) // 1000), rt.inbox),
                 *(str(kit.quarantine_ms), str(GUARD_MS)),
             )
+            traces.begin()
             answers = await rt.fan_out(
                 self._calls(ACQUIRE, args, identified=True), Tally(self._nodes, is_grant).add
             )
+            traces.end(answers, _leaves_no_place if queue else _is_refusal)
             behind = [a.number for a in answers if isinstance(a, Vote) and a.kind == BEHIND]
             if behind:
                 kit.ballots.refused(max(behind), rt.wall() // 1000)
@@ -146,7 +151,7 @@ class AsyncRedlock(AsyncLock):
         script: Script[Any],
         args: tuple[str, ...],
         *,
-        final: bool = False,
+        final: Traces | None = None,
         identified: bool = False,
     ) -> list[Call[Any]]:
         keys, timeout = self._terms.keys, self._exchange_s
@@ -158,18 +163,18 @@ class AsyncRedlock(AsyncLock):
                 timeout,
                 node=node,
                 tied=args[0],
-                final=final,
+                final=final is not None and final.may_be_on(node),
                 identified=identified,
             )
             for node in range(self._nodes)
         ]
 
-    def _busy(self, answers: Sequence[Answer], owner: str) -> tuple[Busy, bool]:
+    def _busy(self, answers: Sequence[Answer]) -> tuple[Busy, bool]:
         """What a lost vote says: when to look again, who holds, and whether nobody does yet."""
         taken = [a for a in answers if isinstance(a, Vote) and a.kind == TAKEN]
         # When each node may be free by itself; a majority is, once the q-th of them is.
         free_in = sorted(map(_free_in, answers))[self._quorum - 1]
-        holders = Counter(vote.holder for vote in taken) or Counter({owner: 0})
+        holders = Counter(vote.holder for vote in taken) or Counter({"": 0})
         holder, count = holders.most_common(1)[0]
         position = min((vote.position for vote in taken), default=0)
         look = min(500 + 250 * position, 50_000)
@@ -213,18 +218,20 @@ class AsyncRedlock(AsyncLock):
             name=self.name,
         )
 
-    async def _give_back(self, owner: str, fence: int, *, stay: bool) -> Sequence[Any]:
+    async def _give_back(self, owner: str, fence: int, traces: Traces, *, stay: bool) -> None:
         """Release on every node what this owner may have gained there, also on silent ones.
 
         Whatever it asked for with `fence`, or a smaller one, has no effect any more where it comes
         later than this.
         """
         args = (owner, str(FENCE_MS), str(fence), self._kit.rt.inbox, "1" if stay else "0")
-        calls = self._calls(LEAVE, args, final=not stay)
-        return await self._kit.rt.fan_out(calls, Tally(self._nodes, is_standing).add)
+        # Who stays asks again, and is then followed by a last word.
+        calls = self._calls(LEAVE, args, final=None if stay else traces)
+        await self._kit.rt.fan_out(calls, Tally(self._nodes, is_standing).add)
 
     async def _withdraw(self, owner: str) -> None:
-        await self._give_back(owner, self._kit.ballots.latest, stay=False)
+        traces = self._traces.pop(owner, None) or Traces(self._nodes, everywhere=True)
+        await self._give_back(owner, self._kit.ballots.latest, traces, stay=False)
 
     # ── for people and for operators ───────────────────────────────────────────────────────────
 
@@ -291,11 +298,16 @@ def _free_in(answer: object) -> int:
     return 10**9
 
 
+def _leaves_no_place(answer: object) -> bool:
+    """Whether the node surely knows nothing of the owner: it is not in its queue either."""
+    return _is_refusal(answer) and not (isinstance(answer, Vote) and answer.kind == TAKEN)
+
+
 def _is_refusal(answer: object) -> bool:
     """Whether the node surely holds nothing for the owner that asked."""
     if isinstance(answer, Vote):
         return answer.kind in {TAKEN, QUARANTINED, MISMATCH}
-    return isinstance(answer, HoldfastError) and not getattr(answer, "sent", False)
+    return is_unsent(answer)
 
 
 def _may_pass(answer: object) -> bool:

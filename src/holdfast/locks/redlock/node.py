@@ -130,7 +130,7 @@ def _standing(reply: Any) -> Standing:
 
 
 def _renewed(reply: Any) -> Standing | Vote:
-    return Vote(QUARANTINED, int(reply[1])) if reply[0] == QUARANTINED else _standing(reply)
+    return Vote(reply[0], int(reply[1])) if reply[0] > 1 else _standing(reply)
 
 
 # ARGV: owner, fence lifetime, fence proposed, key lifetime ms, patience ms (0: do not queue),
@@ -182,7 +182,7 @@ return {1, 0, 0, ''}
 
 # ARGV: owner, fence lifetime, fence of the hold, key lifetime ms, quarantine, guard lifetime,
 # run id -> {1 if mine, holder, 1 if ended by force, 2 if it had no key and took me in again},
-# or {3, quarantine ms, 0}: it may have forgotten me.
+# or {3, quarantine ms, 0}: it may have forgotten me; or {4, quarantine ms agreed, 0}.
 RENEW: Final = Script(
     "redlock.renew",
     _NAMES
@@ -201,7 +201,7 @@ if holder or mine <= over then return {0, holder or '', forced == owner and 1 or
 -- No key: the node was not asked, or had no vote, or has forgotten. From now on it vouches for me;
 -- until now it did not, and I am told so. A larger number promised may be one that lost its vote.
 local why, ms = refusal()
-if why then return {3, ms, 0} end
+if why then return {why, ms, 0} end
 promise(math.max(largest, mine), mine, over, forced)
 redis.call('SET', lock, owner, 'PX', ARGV[4])
 return {1, owner, 2}

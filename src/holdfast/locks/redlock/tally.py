@@ -1,10 +1,11 @@
-"""Counting answers: when enough of them have come, and what each amounts to."""
+"""Counting answers: when enough of them have come, what each amounts to, and what it leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.quorum import majority
+from ...errors import HoldfastError
 from ..terms import Standing
 from .node import GRANTED, Vote
 
@@ -48,3 +49,36 @@ class Tally:
         elif self._is_bad(answer):
             self._bad += 1
         return self._good >= self._quorum or self._bad > self._rest
+
+
+class Traces:
+    """On which nodes there may be something of an owner, which a last word must reach.
+
+    A node that was passed over, or surely refused, has nothing. While a question is under way it
+    may be anywhere: whoever is interrupted then must clean up everywhere.
+    """
+
+    __slots__ = ("_may_be", "_under_way")
+
+    def __init__(self, nodes: int, *, everywhere: bool = False) -> None:
+        self._may_be = [everywhere] * nodes
+        self._under_way = 0
+
+    def may_be_on(self, node: int) -> bool:
+        return self._under_way > 0 or self._may_be[node]
+
+    def begin(self) -> None:
+        """All nodes are about to be asked."""
+        self._under_way += 1
+
+    def end(self, answers: Sequence[object], leaves_nothing: Callable[[object], bool]) -> None:
+        """They were, and this is what they said. Not called where that was interrupted."""
+        for node, answer in enumerate(answers):
+            if not leaves_nothing(answer):
+                self._may_be[node] = True
+        self._under_way -= 1
+
+
+def is_unsent(answer: object) -> bool:
+    """Whether the question surely had no effect on the node."""
+    return isinstance(answer, HoldfastError) and not getattr(answer, "sent", False)
