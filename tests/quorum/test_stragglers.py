@@ -1,0 +1,125 @@
+"""Nodes that hear late: a grant that comes after its release, a release after its connection died."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import holdfast
+from tests.support.kit import Kit
+from tests.support.quorum import Quorum
+
+OWN_KIT = True
+
+
+@pytest.mark.quorum(3)
+async def test_a_late_grant_is_released_by_what_follows_it_on_its_connection(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """The third node gets the acquire when all is over, and the release right behind it. T1."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls)
+    await kit.warm(hf, kit.name)
+    grants_before = _granted(quorum, 2)
+    quorum.proxies[2].hold("up")
+    hold = await hf.lock(kit.name).acquire(wait=2)
+    await hold.release()
+    assert quorum.owners(kit.name) == [None, None, None]
+    quorum.proxies[2].release()
+    await kit.eventually(lambda: _granted(quorum, 2) >= grants_before + 2)
+    assert quorum.left(kit.name) == [[], [], []]
+    await kit.sleep(0.3)
+    assert quorum.left(kit.name) == [[], [], []], "it came back"
+    assert quorum.without_ttl() == []
+
+
+def _granted(quorum: Quorum, number: int) -> int:
+    """How many scripts that node has run."""
+    stats = quorum.raws[number].info("commandstats")
+    return sum(stats.get(f"cmdstat_{word}", {"calls": 0})["calls"] for word in ("eval", "evalsha"))
+
+
+@pytest.mark.quorum(3)
+async def test_a_late_grant_whose_connection_died_does_not_outlive_its_lease(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """The release went another way and was first: the acquire that comes behind takes nothing. T1."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls, timeout=0.3)
+    await kit.warm(hf, kit.name)
+    quorum.proxies[2].hold("up")
+    lease = 1.0
+    began = time.monotonic()
+    hold = await hf.lock(kit.name, lease=lease, renew=False).acquire(wait=2)
+    await hold.release()
+    await kit.sleep(0.5)  # both requests wait in front of the node; their callers have given up
+    quorum.proxies[2].release()
+    await kit.sleep(0.05)
+    await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []], lease)
+    assert time.monotonic() - began < 2 * lease + 0.5
+    hold = await hf.lock(kit.name).acquire(wait=2)
+    await hold.release()
+
+
+@pytest.mark.quorum(3)
+async def test_a_late_grant_after_a_reset_ends_with_the_lease_at_the_latest(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """Nothing more reaches the node: its key ends by itself, and is in nobody's way before. T3."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls, timeout=0.3)
+    await kit.warm(hf, kit.name)
+    quorum.proxies[2].hold("down")  # it acts, and nobody hears of it
+    hold = await hf.lock(kit.name, lease=1, renew=False).acquire(wait=2)
+    await kit.eventually(lambda: quorum.owners(kit.name)[2] == hold.owner)
+    quorum.proxies[2].refuse()
+    quorum.proxies[2].reset()
+    await hold.release()
+    after = await kit.lock().acquire(wait=2)  # the two others decide
+    await after.release()
+    await kit.eventually(lambda: quorum.owners(kit.name)[2] is None, 1.5)
+
+
+@pytest.mark.quorum(5)
+async def test_cancelled_while_nodes_are_silent_the_others_are_free_at_once(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """Given up in mid-vote: what was granted goes back, and so does what comes later. Case 32."""
+    if kit.colour != "asyncio":
+        pytest.skip("threads are not cancelled; Ctrl-C is in test_interrupted.py")
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls)
+    await kit.warm(hf, kit.name)
+    for number in (0, 1, 2):
+        quorum.proxies[number].hold("up")
+    flow = kit.spawn(hf.lock(kit.name).acquire(wait=5))
+    await kit.eventually(lambda: quorum.owners(kit.name)[3] is not None)
+    assert flow.cancel is not None
+    flow.cancel()
+    await kit.eventually(lambda: quorum.owners(kit.name)[3:] == [None, None])
+    for number in (0, 1, 2):
+        quorum.proxies[number].release()
+    await kit.sleep(0.1)
+    await kit.eventually(lambda: quorum.left(kit.name) == [[]] * 5)
+    assert flow.done()
+
+
+@pytest.mark.quorum(3)
+async def test_a_renewal_under_way_does_not_revive_what_is_released(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """It waits in front of the node while the release goes by. Cases 46, T1, T9."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls, timeout=2)
+    await kit.warm(hf, kit.name)
+    hold = await hf.lock(kit.name, lease=1.2, on_lost="ignore").acquire(wait=2)
+    quorum.proxies[2].hold("up")
+    await kit.sleep(0.6)  # a renewal is on its way to all three
+    try:
+        await hold.release()
+    except holdfast.LockLost:
+        raise AssertionError("two nodes vouched all along") from None
+    quorum.proxies[2].release()
+    await kit.sleep(0.2)
+    await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []], 1.0)
