@@ -31,7 +31,9 @@ demo: setup
 
 bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
+	@$(BIN)/python bench/_apart.py
 	$(BIN)/python bench/lock.py
+	$(BIN)/python bench/redlock.py
 
 sim models lab:
 	@echo '`make $@` comes with the simulator and the fault lab; see CHANGELOG.md, "Not yet".'; exit 2

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -316,7 +317,9 @@ def test_scripts_belong_to_their_own_definition() -> None:
     one, two = Script("lock.release", "return 1", int), Script("lock.release", "return 2", int)
     assert one.sha != two.sha
     assert RELEASE.sha not in {one.sha, two.sha}
-    assert pack(Call(one, ("k",), (), 1.0)) != pack(Call(two, ("k",), (), 1.0))
+    peer = SimpleNamespace(run_id="", known=set())
+    for _ in range(2):  # whole, then by digest
+        assert pack(Call(one, ("k",), (), 1.0), peer) != pack(Call(two, ("k",), (), 1.0), peer)
 
 
 def test_ten_thousand_holds_are_renewed_in_time(

@@ -237,3 +237,23 @@ async def test_contenders_over_four_nodes_all_get_their_turn(kit: Kit, quorum: Q
     for flow in flows:
         await flow.wait()
     assert len(turns) == 18
+
+
+@pytest.mark.quorum(3, timeout=2)
+async def test_a_silent_node_never_holds_up_those_who_write_to_it(kit: Kit, quorum: Quorum) -> None:
+    """It takes what is sent until its buffers are full: the others are asked all the same. T58."""
+    await kit.warm(kit.hf, kit.name)
+    quorum.nodes[0].pause()
+    lock = kit.lock()
+    ends = time.monotonic() + 3.0
+    worst = 0.0
+    pairs = 0
+    while time.monotonic() < ends:
+        began = time.monotonic()
+        await (await lock.acquire(wait=0)).release()
+        worst = max(worst, time.monotonic() - began)
+        pairs += 1
+    assert worst < 1.0, worst
+    assert pairs > 200
+    quorum.nodes[0].resume()
+    await kit.eventually(lambda: quorum.owners(kit.name) == [None] * 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -123,3 +124,44 @@ async def test_a_renewal_under_way_does_not_revive_what_is_released(
     quorum.proxies[2].release()
     await kit.sleep(0.2)
     await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []], 1.0)
+
+
+@pytest.mark.quorum(3)
+async def test_a_node_that_is_always_late_has_the_key_all_the_same(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """Nobody waits for it, but it is taught the script: one more node that vouches. Cases 56, T57."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls)
+    quorum.proxies[2].delay(0.03)
+    for flush in (False, True):
+        if flush:
+            quorum.raws[2].script_flush()
+        for _ in range(3):
+            hold = await hf.lock(kit.name).acquire(wait=2)
+            await hold.release()
+            await kit.sleep(0.2)
+        hold = await hf.lock(kit.name).acquire(wait=2)
+        await kit.eventually(lambda: quorum.owners(kit.name)[2] == hold.owner, 1)  # noqa: B023
+        await hold.release()
+        await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []])
+
+
+@pytest.mark.quorum(3)
+async def test_a_release_reaches_a_slow_node_although_the_client_is_closed(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """Closing waits a moment for those that nobody waited for, and for a silent one no longer."""
+    for silent in (False, True):
+        hf = kit.connect(quorum.urls)
+        await kit.warm(hf, kit.name)
+        quorum.nodes[2].pause()
+        hold = await hf.lock(kit.name).acquire(wait=2)
+        await hold.release()
+        if not silent:
+            threading.Timer(0.05, quorum.nodes[2].resume).start()
+        began = time.monotonic()
+        await hf.close()
+        assert time.monotonic() - began < 1.5
+        quorum.nodes[2].resume()
+        await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []])

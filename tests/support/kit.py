@@ -152,7 +152,8 @@ class Kit:
         began = time.monotonic()
         while any(raw.get(hold.name) != hold.owner.encode() for raw in servers):
             assert time.monotonic() - began < 5, "not held on every node"
-            await hold.extend(0.5)  # which asks those again that were not connected to before
+            # Which asks those again that were not connected to before; they take it for as long.
+            await hold.extend(max(0.5, hold.remaining()))
             await self.sleep(0.01)
 
     async def eventually(self, condition: Callable[[], bool], within: float = 5.0) -> float:

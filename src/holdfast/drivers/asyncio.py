@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ..core.events import Hub, InboxFailed
 from ..core.script import Call
 from ..errors import HoldfastError, NodeError, UsageError
-from ..wire.endpoint import Endpoint
+from ..wire.endpoint import SETTLE_S, Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
@@ -93,7 +93,7 @@ class AsyncioRuntime(Common):
         if pipe is None or pipe.closed or (pipe.retired and not call.tied):
             pipe = await self._open(endpoint, deployment)
         try:
-            reply = await pipe.request(pack(call, run_id=pipe.run_id), call.timeout)
+            reply = await pipe.request(pack(call, pipe), call.timeout)
         except NodeError as error:
             self._gave_up(call, pipe, error)
             raise
@@ -157,11 +157,10 @@ class AsyncioRuntime(Common):
                 # Issued in the same tick, so that nothing comes between it and the call.
                 allowed = pipe.request(command(b"ASKING"), call.timeout)
                 reply, _ = await asyncio.gather(
-                    pipe.request(pack(call, whole=whole), call.timeout), allowed
+                    pipe.request(pack(call, pipe, whole=whole), call.timeout), allowed
                 )
             else:
-                data = pack(call, whole=whole, run_id=pipe.run_id)
-                reply = await pipe.request(data, call.timeout)
+                reply = await pipe.request(pack(call, pipe, whole=whole), call.timeout)
             if not isinstance(reply, ReplyError):
                 return reply
         raise self._refused(deployment, call, reply)
@@ -205,7 +204,7 @@ class AsyncioRuntime(Common):
         second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
         # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
         reply, confirmed = await asyncio.gather(
-            pipe.request(pack(call, whole=True), call.timeout),
+            pipe.request(pack(call, pipe, whole=True), call.timeout),
             pipe.request(second, call.timeout),
         )
         if wanted < 0 and not isinstance(confirmed, ReplyError):
@@ -410,6 +409,9 @@ class AsyncioRuntime(Common):
             for pipe in self._opened_pipes:
                 pipe.abort()
             return
+        owed = [future for pipe in self._opened_pipes for future in pipe.owed()]
+        if owed:  # a server that was not waited for shall read what follows, too
+            await asyncio.wait(owed, timeout=SETTLE_S)
         mine = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not mine and not task.done()]
         for task in tasks:

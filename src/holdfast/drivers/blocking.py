@@ -16,8 +16,8 @@ from ..core.events import Hub, InboxFailed
 from ..core.runtime import run
 from ..core.script import Call
 from ..errors import HoldfastError, NodeError, UsageError
-from ..wire.endpoint import Endpoint
-from ..wire.link import Link, LinkPool
+from ..wire.endpoint import SETTLE_S, Endpoint
+from ..wire.link import Link, LinkPool, settle
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
 from .common import Common, Settings, Told, addressed, replicated
@@ -165,7 +165,7 @@ class BlockingRuntime(Common):
         link = self._take(pool, call, deployment)
         try:
             owed = link.owed
-            data = prefix + pack(call, whole=whole, run_id=link.run_id)
+            data = prefix + pack(call, link, whole=whole)
             link.send(data, 2 if prefix else 1, call.timeout)
             for _ in range(owed + (1 if prefix else 0)):
                 link.read(call.timeout)  # what an abandoned request, or ASKING, still had to say
@@ -239,7 +239,7 @@ class BlockingRuntime(Common):
         owed = link.owed
         second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
         # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
-        link.send(pack(call, whole=True) + second, 2, call.timeout)
+        link.send(pack(call, link, whole=True) + second, 2, call.timeout)
         for _ in range(owed):
             link.read(call.timeout)
         reply = link.read(call.timeout)
@@ -417,7 +417,9 @@ class BlockingRuntime(Common):
         self.closed = True
         for link in list(self._inboxes.values()):
             link.shutdown()
-        for pool in list(self._pools.values()):
+        pools = list(self._pools.values())
+        settle([link for pool in pools for link in pool.owing()], min(patience, SETTLE_S))
+        for pool in pools:
             pool.close()
         ends = time.monotonic() + patience
         for thread in self._threads:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.script import Call
 from ..errors import HoldfastError, NodeError
 from ..wire.pipe import Pipe
-from ..wire.replies import ReplyError, pack
+from ..wire.replies import ReplyError, is_noscript, pack
 
 if TYPE_CHECKING:
     from .asyncio import AsyncioRuntime
@@ -48,7 +48,7 @@ class Fan:
                 self._beside(place, rt._settle(call))
                 continue
             assert pipe is not None, "it is ready"
-            future = pipe.request(pack(call, run_id=pipe.run_id), call.timeout)
+            future = pipe.request(pack(call, pipe), call.timeout)
             future.add_done_callback(partial(self._replied, place, pipe))
         try:
             await self._decided
@@ -89,6 +89,8 @@ class Fan:
             except Exception as defect:  # it must not leave the caller waiting for ever
                 if not self._decided.done():
                     self._decided.set_exception(defect)
+        elif is_noscript(reply) and self._decided.done():
+            pipe.known.clear()  # nobody waits any more: the next call teaches it again
         elif not self._decided.done() or call.final:
             # Not later: what is asked for again then would follow the undo.
             self._beside(place, self._repeat(call, reply))

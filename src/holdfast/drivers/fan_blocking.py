@@ -122,7 +122,7 @@ class Fan:
         group.link, group.skip = link, link.owed
         group.due = deque(group.places)
         self._sent.append(group)
-        data = b"".join(pack(self._calls[place], run_id=link.run_id) for place in group.places)
+        data = b"".join(pack(self._calls[place], link) for place in group.places)
         try:
             link.write(data, len(group.places))
         except NodeError as error:
@@ -247,7 +247,7 @@ class Fan:
             self.again.append(place)
         elif is_noscript(reply) and not self._over:
             group.due.append(place)
-            link.write(pack(call, whole=True, run_id=link.run_id), 1)
+            link.write(pack(call, link, whole=True), 1)
         else:
             error = self._rt._refused(group.deployment, call, reply)
             assert isinstance(error, HoldfastError)
@@ -305,14 +305,14 @@ class Fan:
         elif self._settled:
             group.pool.give_owing(link)
         else:  # silent for as long as it was given
-            link.close()
+            group.pool.give_up(link)
 
 
 def _deliver(link: Link, calls: Sequence[Call[Any]]) -> None:
     """Bring a node what must reach it, though nobody waits for the answers."""
     for call in calls:
         if call.final:
-            link.send(pack(call, whole=True, run_id=link.run_id), 1, call.timeout)
+            link.send(pack(call, link, whole=True), 1, call.timeout)
             link.read(call.timeout)
 
 

@@ -36,6 +36,12 @@ _NOT_OURS = frozenset(
 )
 
 
+# A connection whose server has gone silent takes no new work; for so long it stays, because who
+# closes it has the server lose what it has not read yet: the acquire was read, its undo was not.
+RETIREMENT_S = 3.0
+# When a client is closed, those servers that nobody waited for are given so long to read the rest.
+SETTLE_S = 0.2
+
 _LASTING = {
     "AuthenticationError",
     "AuthenticationWrongNumberOfArgsError",
@@ -110,16 +116,17 @@ class Endpoint:
 
     def met(self, run_id: str) -> None:
         """Note which server answers here. It must not be one that votes under another name."""
-        self.run_id = ""
+        # Written before the others are read: of two that connect at once one at least sees it.
+        self.run_id = run_id
         for other in self.members:
             if other is not self and other.run_id == run_id:
+                self.run_id = ""
                 message = (
                     f"{self.name} is the same server as {other.name}, and cannot vote twice: "
                     "it counts as a node that is down"
                 )
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
                 raise NodeError(message, node=self.name, sent=False, transient=False)
-        self.run_id = run_id
 
     def unreachable(self, error: Exception) -> NodeError:
         """What to raise where no connection could be opened."""

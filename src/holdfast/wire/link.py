@@ -5,24 +5,27 @@ A link that was left in the middle of an exchange still owes replies; it never r
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import hiredis
 
 from ..core.script import Call
 from ..errors import NodeError
-from .endpoint import Endpoint
-from .replies import command, run_id
+from .endpoint import RETIREMENT_S, Endpoint
+from .replies import command, is_noscript, run_id
 
 IDLE_MOST = 64
+RETIRED_MOST = 8
 MOST_OPENING = 8
 MOST_OVERDUE = 1024
+MOST_OWED = 64  # replies, to requests of 2 kB at most: less than what fills a connection's buffers
 IDLE_CHECK_S = 1.0
 PING_S = 20.0
 
@@ -38,6 +41,7 @@ class Link:
         "_timeout",
         "closed",
         "endpoint",
+        "known",
         "owed",
         "owes_since",
         "run_id",
@@ -50,6 +54,7 @@ class Link:
         self.owed = 0
         self.owes_since = 0.0
         self.run_id = ""
+        self.known: set[str] = set()
         self.used_at = time.monotonic()
         self._timeout = timeout
         # Kept: the connection closes its socket when it is collected.
@@ -96,12 +101,20 @@ class Link:
             raise self._broken(error) from error
 
     def write(self, data: bytes, replies: int) -> None:
-        """Write a request as `send` does, with whatever timeout was used last."""
-        if not self.owed:
+        """Write a request as `send` does, with whatever timeout was used last.
+
+        A link that owes replies may lead to a server that reads nothing. That is not waited for:
+        where it takes no more, it did not answer in time.
+        """
+        behind = self.owed > 0
+        if not behind:
             self.owes_since = time.monotonic()
         self.owed += replies
         try:
-            self._sock.sendall(data)
+            if not (behind and self._kernel):
+                self._sock.sendall(data)
+            elif self._sock.send(data, socket.MSG_DONTWAIT) < len(data):
+                raise BlockingIOError
         except OSError as error:
             raise self._broken(error) from error
 
@@ -120,6 +133,8 @@ class Link:
         replies = []
         while (reply := self._reader.gets()) is not Ellipsis:
             replies.append(reply)
+            if is_noscript(reply):  # whoever asked may be gone: the next one teaches it again
+                self.known.clear()
         self.owed -= len(replies)
         return replies
 
@@ -232,6 +247,15 @@ class Link:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    def abort(self) -> None:
+        """Close the socket in a way that has the server drop all that it has not read yet."""
+        try:
+            linger = struct.pack("ii", 1, 0)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        except OSError:
+            pass
+        self.close()
+
     def close(self) -> None:
         """Close the socket. In a forked child only its copy is closed."""
         self.closed = True
@@ -239,6 +263,25 @@ class Link:
             self._connection.disconnect()
         except Exception:
             pass
+
+
+def settle(links: Iterable[Link], within: float) -> None:
+    """Let servers answer what they owe, for so many seconds: what was sent shall be read."""
+    ends = time.monotonic() + within
+    poll = select.poll()
+    waiting = {link.fileno(): link for link in links}
+    for fileno in waiting:
+        poll.register(fileno, select.POLLIN)
+    while waiting and (left := ends - time.monotonic()) > 0:
+        for fileno, _ in poll.poll(left * 1000):
+            link = waiting[fileno]
+            try:
+                link.read_ready()
+            except NodeError:
+                link.close()
+            if link.closed or not link.owed:
+                poll.unregister(fileno)
+                del waiting[fileno]
 
 
 class LinkPool:
@@ -252,6 +295,7 @@ class LinkPool:
         self._idle: deque[Link] = deque()
         self._mutex = threading.Lock()
         self._parked: dict[str, Link] = {}
+        self._retired: deque[tuple[float, Link]] = deque()
 
     def take(self, timeout: float) -> Link:
         """An idle link that is still alive and owes nothing, or a new one."""
@@ -273,15 +317,20 @@ class LinkPool:
                     return link
             elif not link.is_stale():
                 return link
-            link.close()
+            self.give_up(link)
 
     def _in_order(self, link: Link, timeout: float, on_silent: Callable[[], None]) -> bool:
-        """Read what came since from a link that owes; whether it may be used (again) now."""
+        """Read what came since from a link that owes; whether it may be used (again) now.
+
+        It may not if it owes for too long, or too much: the server is silent, or far behind.
+        """
         try:
             link.read_ready()
         except NodeError:
+            link.close()
             return False
-        if link.owed and time.monotonic() - link.owes_since > timeout:
+        late = link.owed and time.monotonic() - link.owes_since > timeout
+        if late or link.owed >= MOST_OWED:
             on_silent()
             return False
         return True
@@ -299,12 +348,27 @@ class LinkPool:
         if len(self._idle) < IDLE_MOST:
             self._idle.append(link)
         else:
+            self.give_up(link)
+
+    def give_up(self, link: Link) -> None:
+        """Never use a link again. One that owes replies is closed a little later."""
+        if not link.owed or link.closed:
             link.close()
+            return
+        now = time.monotonic()
+        over = []
+        with self._mutex:
+            self._retired.append((now, link))
+            while len(self._retired) > RETIRED_MOST or now - self._retired[0][0] > RETIREMENT_S:
+                over.append(self._retired.popleft()[1])
+        for each in over:
+            each.abort()
 
     # ── links whose last request has not been answered, and that an undo may have to follow ────
 
     def park(self, word: str, link: Link) -> None:
         """Keep a link aside for what is tied to the same word."""
+        given_up: list[Link] = []
         with self._mutex:
             for other in list(self._parked)[:2]:  # the oldest: have they been answered meanwhile?
                 kept = self._parked[other]
@@ -315,13 +379,15 @@ class LinkPool:
                 if not kept.owed and not kept.closed:
                     self.give(kept)
                 elif kept.closed or len(self._parked) >= IDLE_MOST:
-                    kept.close()
+                    given_up.append(kept)
                 else:
                     continue
                 del self._parked[other]
             stale, self._parked[word] = self._parked.get(word), link
         if stale is not None and stale is not link:
-            stale.close()
+            given_up.append(stale)
+        for each in given_up:
+            self.give_up(each)
 
     def parked(self, word: str) -> Link | None:
         """Take the link that was kept aside for this word, if it is still alive."""
@@ -359,13 +425,23 @@ class LinkPool:
         """Close every idle link: the server behind them has changed or is gone."""
         while self._idle:
             try:
-                self._idle.pop().close()
+                self.give_up(self._idle.pop())
             except IndexError:
                 return
+
+    def owing(self) -> list[Link]:
+        """The links whose last requests may not have been read by the server yet."""
+        kept = (*self._idle, *self._parked.values(), *(link for _, link in self._retired))
+        return [link for link in kept if link.owed and not link.closed]
 
     def close(self) -> None:
         """Close everything."""
         self.clear()
+        while self._retired:
+            try:
+                self._retired.pop()[1].abort()
+            except IndexError:
+                break
         while self._parked:
             try:
                 self._parked.popitem()[1].close()

@@ -16,11 +16,10 @@ from typing import Any
 import hiredis
 
 from ..errors import NodeError
-from .endpoint import Endpoint
+from .endpoint import RETIREMENT_S, Endpoint
 from .replies import command, run_id
 
 SILENCE_S = 0.2
-RETIREMENT_S = 3.0
 
 OnMessage = Callable[[str], None]
 OnLost = Callable[["Pipe"], None]
@@ -36,6 +35,7 @@ class Pipe(asyncio.Protocol):
         self.closed = False
         self.retired = False
         self.run_id = ""
+        self.known: set[str] = set()
         self._loop = loop
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
         # Two deques in step, not one of pairs: fewer objects for the collector to look at.
@@ -187,6 +187,10 @@ class Pipe(asyncio.Protocol):
             self.retire()
         if earliest is not None:
             self._schedule(earliest)
+
+    def owed(self) -> list[asyncio.Future[Any]]:
+        """What the server has not answered yet, whether or not anybody waits for it."""
+        return [] if self.closed else list(self._in_flight)
 
     def retire(self) -> None:
         """Take no new work. For a while the connection stays, for what must follow in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 import msgspec
@@ -35,14 +35,24 @@ def command(*words: Argument) -> bytes:
     return packed
 
 
-def pack(call: Call[Any], *, whole: bool = False, run_id: str = "") -> bytes:
-    """The bytes of a call: EVALSHA, or the whole script where the server does not know it.
+class Peer(Protocol):
+    """The server on the other end of a connection, as far as a request must know it."""
 
-    `run_id` is that of the server on the other end of the connection, for calls that want it.
+    run_id: str
+    known: set[str]
+    """The digests of the scripts that were sent whole on this connection."""
+
+
+def pack(call: Call[Any], peer: Peer, *, whole: bool = False) -> bytes:
+    """The bytes of a call: EVALSHA, or the whole script where the server may not know it.
+
+    The first time on a connection it is sent whole: that saves a NOSCRIPT and a second exchange,
+    and teaches a node of a quorum whose answers always come when nobody waits for them any more.
     """
     script, keys = call.script, call.keys
-    args = (*call.args, run_id) if call.identified else call.args
-    if whole or script.whole:
+    args = (*call.args, peer.run_id) if call.identified else call.args
+    if whole or script.whole or script.sha not in peer.known:
+        peer.known.add(script.sha)
         return command(b"EVAL", script.lua, str(len(keys)), *keys, *args)
     # Not through command(): this is the hottest line of the wire, and would build its tuple twice.
     packed: bytes = hiredis.pack_command(
