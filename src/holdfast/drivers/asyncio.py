@@ -19,7 +19,7 @@ from ..wire.endpoint import SETTLE_S, Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, addressed, epochs, passed_over, replicated
+from .common import Common, Settings, addressed, epochs, passed_over, replicated, timed_out
 from .fan_asyncio import Fan
 from .tasks import TaskScope, TaskSignal
 
@@ -132,7 +132,13 @@ class AsyncioRuntime(Common):
         try:
             return await self.call(call)
         except HoldfastError as error:
-            return error
+            found = error
+        if call.final and isinstance(found, NodeError) and found.sent and not timed_out(found):
+            try:  # the same as in fan_asyncio.py: a last word, once more, and not counted
+                await self.call(call)
+            except HoldfastError:
+                pass
+        return found
 
     async def _insist(self, deployment: Deployment, call: Call[Any], reply: Any) -> Any:
         """Follow what error replies ask for. None of them means that the node acted."""
@@ -405,18 +411,20 @@ class AsyncioRuntime(Common):
         if self.closed:
             return
         self.closed = True
-        if self._loop is not None and self._loop is not asyncio.get_running_loop():
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
             for pipe in self._opened_pipes:
                 pipe.abort()
             return
-        owed = [future for pipe in self._opened_pipes for future in pipe.owed()]
-        if owed:  # a server that was not waited for shall read what follows, too
-            await asyncio.wait(owed, timeout=SETTLE_S)
-        mine = asyncio.current_task()
-        tasks = [task for task in self._tasks if task is not mine and not task.done()]
-        for task in tasks:
-            task.cancel()
         try:
+            # Servers that nobody waits for any more shall read what is on its way to them.
+            ends = loop.time() + SETTLE_S
+            while any(p.owes() for p in self._opened_pipes) and loop.time() < ends:  # noqa: ASYNC110
+                await asyncio.sleep(SETTLE_S / 20)
+            mine = asyncio.current_task()
+            tasks = [task for task in self._tasks if task is not mine and not task.done()]
+            for task in tasks:
+                task.cancel()
             if tasks:
                 await asyncio.wait(tasks, timeout=1.0)
         finally:

@@ -20,7 +20,7 @@ from ..wire.endpoint import SETTLE_S, Endpoint
 from ..wire.link import Link, LinkPool, settle
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, Told, addressed, replicated
+from .common import Common, Settings, Told, addressed, replicated, timed_out
 from .fan_blocking import Fan
 
 T = TypeVar("T")
@@ -198,8 +198,7 @@ class BlockingRuntime(Common):
         error: NodeError | None,
     ) -> None:
         """The exchange broke. The link is dropped, or kept aside for the undo that must follow."""
-        timed_out = error is None or isinstance(error.__cause__, TimeoutError | BlockingIOError)
-        if call.tied and timed_out:
+        if call.tied and (error is None or timed_out(error)):
             pool.park(call.tied, link)
         else:
             link.close()

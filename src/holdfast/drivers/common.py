@@ -124,6 +124,11 @@ class Common:
         self._renew_identity()
 
 
+def timed_out(error: BaseException | None) -> bool:
+    """Whether an exchange ended because its time was over: what was sent may be read yet."""
+    return error is not None and isinstance(error.__cause__, TimeoutError | BlockingIOError)
+
+
 def passed_over(deployment: Deployment) -> NodeError:
     """The answer of a node that was not asked."""
     name = deployment.name

@@ -15,9 +15,33 @@ from ..core.script import Call
 from ..errors import HoldfastError, NodeError
 from ..wire.pipe import Pipe
 from ..wire.replies import ReplyError, is_noscript, pack
+from .common import timed_out
 
 if TYPE_CHECKING:
     from .asyncio import AsyncioRuntime
+
+
+class _Place:
+    """Where the answer of one node goes: an awaiter that costs no turn of the loop."""
+
+    __slots__ = ("_fan", "_pipe", "_place", "_told")
+
+    def __init__(self, fan: Fan, place: int, pipe: Pipe) -> None:
+        self._fan = fan
+        self._place = place
+        self._pipe = pipe
+        self._told = False
+
+    def done(self) -> bool:
+        return self._told
+
+    def set_result(self, reply: Any, /) -> None:
+        self._told = True
+        self._fan._replied(self._place, self._pipe, reply)
+
+    def set_exception(self, error: NodeError, /) -> None:
+        self._told = True
+        self._fan._failed(self._place, self._pipe, error)
 
 
 class Fan:
@@ -48,8 +72,7 @@ class Fan:
                 self._beside(place, rt._settle(call))
                 continue
             assert pipe is not None, "it is ready"
-            future = pipe.request(pack(call, pipe), call.timeout)
-            future.add_done_callback(partial(self._replied, place, pipe))
+            pipe.submit(pack(call, pipe), call.timeout, _Place(self, place, pipe))
         try:
             await self._decided
         finally:
@@ -73,14 +96,17 @@ class Fan:
             elif not self._decided.done():
                 self._decided.set_exception(error)
 
-    def _replied(self, place: int, pipe: Pipe, future: asyncio.Future[Any]) -> None:
+    def _failed(self, place: int, pipe: Pipe, error: NodeError) -> None:
+        call = self._calls[place]
+        self._rt._gave_up(call, pipe, error)
+        self._take(place, error)
+        if call.final and error.sent and not timed_out(error):
+            # The last word went down with its connection: once more on another, beside the caller.
+            # What it answers is not counted: if it had been executed, it finds nothing any more.
+            _ = self._rt._keep(self._rt._settle(call))
+
+    def _replied(self, place: int, pipe: Pipe, reply: Any) -> None:
         rt, call = self._rt, self._calls[place]
-        error = future.exception()
-        if isinstance(error, NodeError):
-            rt._gave_up(call, pipe, error)
-            self._take(place, error)
-            return
-        reply = future.result()
         if rt.deployments[call.node].failures:
             rt.deployments[call.node].answered()
         if not isinstance(reply, ReplyError):

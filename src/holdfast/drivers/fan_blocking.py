@@ -20,7 +20,7 @@ from ..wire.endpoint import Endpoint
 from ..wire.link import Link, LinkPool
 from ..wire.replies import ReplyError, is_noscript, pack
 from ..wire.topology import Cluster, Deployment
-from .common import passed_over
+from .common import passed_over, timed_out
 
 if TYPE_CHECKING:
     from .blocking import BlockingRuntime
@@ -122,7 +122,8 @@ class Fan:
         group.link, group.skip = link, link.owed
         group.due = deque(group.places)
         self._sent.append(group)
-        data = b"".join(pack(self._calls[place], link) for place in group.places)
+        calls = [self._calls[place] for place in group.places]
+        data = pack(calls[0], link) if len(calls) == 1 else b"".join(pack(c, link) for c in calls)
         try:
             link.write(data, len(group.places))
         except NodeError as error:
@@ -175,6 +176,27 @@ class Fan:
                 return
         if isinstance(found, Link):
             self._deliver_late(group, found)
+
+    def _bring_again(self, group: _Group) -> None:
+        """The last word went down with its connection: once more on another, beside the caller.
+
+        What it answers is not counted. A release that had been executed, and only its reply was
+        lost, finds nothing of its owner any more, and that is no denial.
+        """
+        if group.pool.opening.acquire(blocking=False):
+            self._rt._start("holdfast-opener", self._bring, group)
+        else:
+            group.pool.overdue.extend(self._calls[place] for place in group.places)
+
+    def _bring(self, group: _Group) -> None:
+        try:
+            link = Link(group.pool.endpoint, self._rt.settings.timeout)
+        except NodeError:
+            group.deployment.failed(group.pool.endpoint)
+        else:
+            self._deliver_late(group, link)
+        finally:
+            group.pool.opening.release()
 
     def _deliver_late(self, group: _Group, link: Link) -> None:
         """The caller has gone on. What must reach the node reaches it now."""
@@ -273,6 +295,8 @@ class Fan:
         group.pool.clear()  # its other links are to the same dead or replaced server
         group.deployment.failed(group.pool.endpoint)
         self._fail(group, error)
+        if self._calls[group.places[0]].final and not timed_out(error):
+            self._bring_again(group)
 
     def _time_is_over(self) -> None:
         for group in list(self._reading.values()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -20,6 +20,23 @@ from .endpoint import RETIREMENT_S, Endpoint
 from .replies import command, run_id
 
 SILENCE_S = 0.2
+
+
+class Awaiter(Protocol):
+    """Who is told of a reply: an `asyncio.Future`, or whatever needs no turn of the loop for it."""
+
+    def done(self) -> bool:
+        """Whether nobody wants the reply any more."""
+        ...
+
+    def set_result(self, reply: Any, /) -> None:
+        """The reply has come."""
+        ...
+
+    def set_exception(self, error: NodeError, /) -> None:
+        """It will not come."""
+        ...
+
 
 OnMessage = Callable[[str], None]
 OnLost = Callable[["Pipe"], None]
@@ -39,7 +56,7 @@ class Pipe(asyncio.Protocol):
         self._loop = loop
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
         # Two deques in step, not one of pairs: fewer objects for the collector to look at.
-        self._in_flight: deque[asyncio.Future[Any]] = deque()
+        self._in_flight: deque[Awaiter] = deque()
         self._deadlines: deque[float] = deque()
         self._out: list[bytes] = []
         self._unsent = 0
@@ -85,11 +102,16 @@ class Pipe(asyncio.Protocol):
     def request(self, data: bytes, timeout: float) -> asyncio.Future[Any]:
         """Queue one command. The future gets its reply (errors are values too), or NodeError."""
         future: asyncio.Future[Any] = self._loop.create_future()
+        self.submit(data, timeout, future)
+        return future
+
+    def submit(self, data: bytes, timeout: float, awaiter: Awaiter) -> None:
+        """Queue one command, whose reply is given to `awaiter`."""
         if self.closed:
-            future.set_exception(self._lost("is not connected any more", sent=False))
-            return future
+            awaiter.set_exception(self._lost("is not connected any more", sent=False))
+            return
         deadline = self._loop.time() + timeout
-        self._in_flight.append(future)
+        self._in_flight.append(awaiter)
         self._deadlines.append(deadline)
         if not self._out:
             self._loop.call_soon(self._flush)
@@ -97,7 +119,6 @@ class Pipe(asyncio.Protocol):
         self._unsent += 1
         if self._sweeper is None or deadline < self._sweep_at:
             self._schedule(deadline)
-        return future
 
     async def subscribe(self, channel: str, timeout: float) -> None:
         """Have messages of the channel passed to `on_message` from now on."""
@@ -188,9 +209,9 @@ class Pipe(asyncio.Protocol):
         if earliest is not None:
             self._schedule(earliest)
 
-    def owed(self) -> list[asyncio.Future[Any]]:
-        """What the server has not answered yet, whether or not anybody waits for it."""
-        return [] if self.closed else list(self._in_flight)
+    def owes(self) -> bool:
+        """Whether the server has requests to answer yet, whether or not anybody waits for that."""
+        return not self.closed and bool(self._in_flight)
 
     def retire(self) -> None:
         """Take no new work. For a while the connection stays, for what must follow in order."""
@@ -217,7 +238,8 @@ class Pipe(asyncio.Protocol):
         for place, future in enumerate(self._in_flight):
             if not future.done():
                 future.set_exception(self._lost(what, sent=place < never_left))
-                future.exception()  # its caller may be gone: that is no unretrieved exception
+                if isinstance(future, asyncio.Future):
+                    future.exception()  # its caller may be gone: that is no unretrieved exception
         self._in_flight.clear()
         self._deadlines.clear()
         if self._subscribing is not None and not self._subscribing.done():
