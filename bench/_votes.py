@@ -42,7 +42,7 @@ def _failures(peers: Sequence[Any], figures: dict[str, Figures], where: str) -> 
     return found
 
 
-def _blocking(
+def blocking(
     nodes: Sequence[Server], quick: bool, pinned: bool, notes: list[str]
 ) -> dict[str, Figures]:
     rounds = (7 if quick else 40) // (1 if pinned else 2)
@@ -78,7 +78,7 @@ async def _tasks(
     return figures
 
 
-def _one_task(
+def one_task(
     nodes: Sequence[Server], quick: bool, pinned: bool, notes: list[str]
 ) -> dict[str, Figures]:
     with one_core(pinned, *nodes):
@@ -139,8 +139,8 @@ def latency(quick: bool) -> Section:
     for size in SIZES:
         for tables, one in ((free, False), (pinned, True)):
             with _fan.primaries(size) as nodes:
-                tables[BLOCKING, size] = _blocking(nodes, quick, one, notes)
-                tables[ASYNCIO, size] = _one_task(nodes, quick, one, notes)
+                tables[BLOCKING, size] = blocking(nodes, quick, one, notes)
+                tables[ASYNCIO, size] = one_task(nodes, quick, one, notes)
     for colour in (BLOCKING, ASYNCIO):
         section.rows += _rows(pinned, free, colour)
         section.goals += goals(free[colour, 5], f"5 nodes, {colour}", blocking=colour == BLOCKING)

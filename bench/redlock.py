@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import _command
+import _far
 import _silent
 import _votes
 from _report import Section
@@ -28,6 +29,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "latency": _votes.latency,
     "throughput": _votes.throughput,
     "silent": _silent.silent,
+    "far": _far.far,
 }
 
 

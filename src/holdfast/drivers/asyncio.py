@@ -129,6 +129,10 @@ class AsyncioRuntime(Common):
         deployment = self.deployments[call.node]
         if deployment.failures and not call.final and not self.admits(deployment):
             return passed_over(deployment)
+        return await self._admitted(call)
+
+    async def _admitted(self, call: Call[Any]) -> Any:
+        """The answer, or what went wrong."""
         try:
             return await self.call(call)
         except HoldfastError as error:

@@ -15,7 +15,7 @@ from ..core.script import Call
 from ..errors import HoldfastError, NodeError
 from ..wire.pipe import Pipe
 from ..wire.replies import ReplyError, is_noscript, pack
-from .common import timed_out
+from .common import passed_over, timed_out
 
 if TYPE_CHECKING:
     from .asyncio import AsyncioRuntime
@@ -65,11 +65,14 @@ class Fan:
         rt = self._rt
         for place, call in enumerate(self._calls):
             deployment = rt.deployments[call.node]
+            if deployment.failures and not call.final and not rt.admits(deployment):
+                self._take(place, passed_over(deployment))
+                continue
             endpoint = deployment.endpoint(call.keys)
             pipe = None if endpoint is None else rt._pipes.get(endpoint)
             ready = pipe is not None and not pipe.closed and not pipe.retired
             if not ready or deployment.failures or (rt._abandoned and call.tied):
-                self._beside(place, rt._settle(call))
+                self._beside(place, rt._admitted(call))
                 continue
             assert pipe is not None, "it is ready"
             pipe.submit(pack(call, pipe), call.timeout, _Place(self, place, pipe))
@@ -103,7 +106,7 @@ class Fan:
         if call.final and error.sent and not timed_out(error):
             # The last word went down with its connection: once more on another, beside the caller.
             # What it answers is not counted: if it had been executed, it finds nothing any more.
-            _ = self._rt._keep(self._rt._settle(call))
+            _ = self._rt._keep(self._rt._admitted(call))
 
     def _replied(self, place: int, pipe: Pipe, reply: Any) -> None:
         rt, call = self._rt, self._calls[place]

@@ -63,16 +63,21 @@ end
 
 _FENCE = """
 -- The largest number promised; the one under which the lock was last taken; the largest one whose
--- hold has ended; and the owner whose hold was last ended by force, or nothing.
+-- hold has ended; and the owner whose hold was last ended by force, or nothing. Numbers stay the
+-- digits that they came as, and are compared as numbers.
 local function promised()
   local value = redis.call('GET', fence) or ''
   local largest, taken, over, forced = string.match(value, '^(%d+) (%d+) (%d+) ?(.*)$')
   largest = largest or string.match(value, '^%d+')
-  return tonumber(largest) or 0, tonumber(taken) or 0, tonumber(over) or 0, forced or ''
+  return largest or '0', taken or '0', over or '0', forced or ''
+end
+
+local function larger(one, other)
+  return tonumber(one) < tonumber(other) and other or one
 end
 
 local function promise(largest, taken, over, forced)
-  local value = string.format('%.0f %.0f %.0f', largest, taken, over)
+  local value = largest .. ' ' .. taken .. ' ' .. over
   if forced ~= '' then value = value .. ' ' .. forced end
   redis.call('SET', fence, value, 'PX', fence_ms)
 end
@@ -146,10 +151,11 @@ ACQUIRE: Final = Script(
     + _GUARD
     + _FENCE
     + """
-local proposed, life, patience, inbox = tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[7]
+local proposed, life, inbox = ARGV[3], ARGV[4], ARGV[7]
 local holder = redis.call('GET', lock)
 local me = owner .. string.char(10) .. inbox
 if holder and holder ~= owner then
+  local patience = tonumber(ARGV[5])
   if patience <= 0 then return {0, redis.call('PTTL', lock), 0, holder} end
   local clock = redis.call('TIME')
   redis.call('ZADD', queue,
@@ -160,11 +166,11 @@ end
 local largest, taken, over, forced = promised()
 if holder then
   -- Mine already: an earlier reply was lost, or an earlier vote. A larger fence is accepted anew.
-  if proposed < largest then return {2, string.format('%.0f', largest), 0, ''} end
+  if tonumber(proposed) < tonumber(largest) then return {2, largest, 0, ''} end
 else
   local why, ms = refusal(proposed)
   if why then return {why, ms, 0, ''} end
-  if proposed <= largest then return {2, string.format('%.0f', largest), 0, ''} end
+  if tonumber(proposed) <= tonumber(largest) then return {2, largest, 0, ''} end
 end
 promise(proposed, proposed, over, forced)
 redis.call('SET', lock, owner, 'PX', life)
@@ -193,7 +199,7 @@ RENEW: Final = Script(
     + _GUARD
     + _FENCE
     + """
-local mine, life = tonumber(ARGV[3]), tonumber(ARGV[4])
+local mine, life = ARGV[3], tonumber(ARGV[4])
 local holder = redis.call('GET', lock)
 if holder == owner then
   if redis.call('PTTL', lock) < life then redis.call('PEXPIRE', lock, life) end
@@ -201,12 +207,12 @@ if holder == owner then
   return {1, owner, 0}
 end
 local largest, taken, over, forced = promised()
-if holder or mine <= over then return {0, holder or '', forced == owner and 1 or 0} end
+if holder or tonumber(mine) <= tonumber(over) then return {0, holder or '', forced == owner and 1 or 0} end
 -- No key: the node was not asked, or had no vote, or has forgotten. From now on it vouches for me;
 -- until now it did not, and I am told so. A larger number promised may be one that lost its vote.
 local why, ms = refusal(mine)
 if why then return {why, ms, 0} end
-promise(math.max(largest, mine), mine, over, forced)
+promise(larger(largest, mine), mine, over, forced)
 redis.call('SET', lock, owner, 'PX', ARGV[4])
 return {1, owner, 2}
 """,
@@ -221,13 +227,14 @@ RELEASE: Final = Script(
     + _FENCE
     + _ANNOUNCE
     + """
-redis.call('ZREM', queue, owner .. string.char(10) .. ARGV[4])
+local waiting = redis.call('EXISTS', queue) == 1
+if waiting then redis.call('ZREM', queue, owner .. string.char(10) .. ARGV[4]) end
 local holder = redis.call('GET', lock)
-local mine, largest, taken, over, forced = tonumber(ARGV[3]), promised()
-promise(math.max(largest, mine), taken, math.max(over, mine), forced)
+local mine, largest, taken, over, forced = ARGV[3], promised()
+promise(larger(largest, mine), taken, larger(over, mine), forced)
 if holder ~= owner then return {0, holder or '', forced == owner and 1 or 0} end
 redis.call('DEL', lock)
-announce()
+if waiting then announce() end
 return {1, owner, 0}
 """,
     _standing,
@@ -244,13 +251,13 @@ LEAVE: Final = Script(
     + _FENCE
     + _ANNOUNCE
     + """
-local proposed, stays = tonumber(ARGV[3]), ARGV[5] == '1'
+local proposed, stays = ARGV[3], ARGV[5] == '1'
 if not stays then redis.call('ZREM', queue, owner .. string.char(10) .. ARGV[4]) end
 local holder = redis.call('GET', lock)
 local largest, taken, over, forced = promised()
-if largest < proposed then promise(proposed, taken, over, forced) end
+if tonumber(largest) < tonumber(proposed) then promise(proposed, taken, over, forced) end
 -- Taken under a larger number: a later vote of mine won here, and this comes late.
-if holder == owner and taken > proposed then return {0, holder, 0} end
+if holder == owner and tonumber(taken) > tonumber(proposed) then return {0, holder, 0} end
 if holder == owner then redis.call('DEL', lock) end
 if not stays and (not holder or holder == owner) then announce() end
 return {holder == owner and 1 or 0, holder or '', 0}
@@ -267,10 +274,10 @@ FORCE: Final = Script(
     + _FENCE
     + _ANNOUNCE
     + """
-local ended, largest, taken, over = tonumber(ARGV[3]), promised()
+local ended, largest, taken, over = ARGV[3], promised()
 local holder = redis.call('GET', lock)
-if holder == owner then ended = math.max(ended, taken) end
-promise(math.max(largest, ended), taken, math.max(over, ended), owner)
+if holder == owner then ended = larger(ended, taken) end
+promise(larger(largest, ended), taken, larger(over, ended), owner)
 if holder ~= owner then return {0, holder or '', 0} end
 redis.call('DEL', lock)
 announce()
