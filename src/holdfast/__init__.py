@@ -24,7 +24,8 @@ from .errors import (
     UsageError,
 )
 from .locks.hold import Hold, Lost
-from .locks.lock import Lock, LockInfo
+from .locks.info import LockInfo
+from .locks.lock import Lock
 
 __version__ = "0.1.0"
 

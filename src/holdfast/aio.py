@@ -24,8 +24,8 @@ from .errors import (
 )
 from .locks.hold import AsyncHold as Hold
 from .locks.hold import AsyncLost as Lost
+from .locks.info import LockInfo
 from .locks.lock import AsyncLock as Lock
-from .locks.lock import LockInfo
 
 __all__ = [
     "Client",

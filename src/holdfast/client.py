@@ -136,15 +136,18 @@ class Client(_Base):
     ) -> Lock:
         """A fair lock: one holder at a time, waiters served in the order they came.
 
+        Over several primaries the order is not promised (docs/redlock.md).
+
         lease      seconds after which the lock of a crashed holder is free again
         wait       patience of `with`, `acquire()` and decorated calls; None: without bound, 0: try
         renew      prolong the lease while it is held (whatever the lease is)
         max_hold   renew no longer than this, and count the lock as lost then
         grace      the server keeps the lock this much longer than the holder believes in it
-        acks       so many replicas ("all": every one) must confirm grant and renewals (WAIT)
+        acks       so many replicas ("all": every one) must confirm grant and renewals (WAIT); not
+                   over several primaries
         on_lost    what the end of a block does when the lock was lost meanwhile: "raise" LockLost
                    (asyncio: the body is cancelled first), "warn", "ignore", or a function that is
-                   called with the hold, from another thread, when it happens
+                   called with the hold when it happens (blocking: from another thread)
         label      text for people, part of the owner id
 
         Sends nothing. Raises UsageError for arguments that cannot be right.
@@ -165,9 +168,10 @@ class Client(_Base):
     def bootstrap(self) -> dict[str, HoldfastError | None]:
         """Declare several primaries to be a new deployment, which has no locks to forget.
 
-        Without it new nodes grant nothing for `max_lease`, like any that may have forgotten locks.
-        Safe only while nobody holds or asks for a lock there. One round trip to every node;
-        returns what went wrong on each, by name (None: nothing). UsageError on a single primary.
+        Without it new nodes grant nothing for `max_lease` + `clock_step`, like any that may have
+        forgotten locks. Safe only while nobody holds or asks for a lock there. One round trip to
+        every node; returns what went wrong on each, by name (None: nothing). UsageError on a single
+        primary, and without a guard.
         """
         return run(bootstrap(self._kit))
 
@@ -217,15 +221,18 @@ class AsyncClient(_Base):
     ) -> AsyncLock:
         """A fair lock: one holder at a time, waiters served in the order they came.
 
+        Over several primaries the order is not promised (docs/redlock.md).
+
         lease      seconds after which the lock of a crashed holder is free again
         wait       patience of `with`, `acquire()` and decorated calls; None: without bound, 0: try
         renew      prolong the lease while it is held (whatever the lease is)
         max_hold   renew no longer than this, and count the lock as lost then
         grace      the server keeps the lock this much longer than the holder believes in it
-        acks       so many replicas ("all": every one) must confirm grant and renewals (WAIT)
+        acks       so many replicas ("all": every one) must confirm grant and renewals (WAIT); not
+                   over several primaries
         on_lost    what the end of a block does when the lock was lost meanwhile: "raise" LockLost
                    (asyncio: the body is cancelled first), "warn", "ignore", or a function that is
-                   called with the hold, from another thread, when it happens
+                   called with the hold when it happens (blocking: from another thread)
         label      text for people, part of the owner id
 
         Sends nothing. Raises UsageError for arguments that cannot be right.
@@ -247,9 +254,10 @@ class AsyncClient(_Base):
     async def bootstrap(self) -> dict[str, HoldfastError | None]:
         """Declare several primaries to be a new deployment, which has no locks to forget.
 
-        Without it new nodes grant nothing for `max_lease`, like any that may have forgotten locks.
-        Safe only while nobody holds or asks for a lock there. One round trip to every node;
-        returns what went wrong on each, by name (None: nothing). UsageError on a single primary.
+        Without it new nodes grant nothing for `max_lease` + `clock_step`, like any that may have
+        forgotten locks. Safe only while nobody holds or asks for a lock there. One round trip to
+        every node; returns what went wrong on each, by name (None: nothing). UsageError on a single
+        primary, and without a guard.
         """
         return await bootstrap(self._kit)
 
@@ -294,7 +302,8 @@ def connect(
     majority decides (Redlock).
 
     timeout        seconds for one exchange with a server; no exchange is repeated silently. 2;
-                   with several primaries 0.5, and never more than a twentieth of the lease
+                   with several primaries 0.5, and never more than a twentieth of the lease's
+                   validity (but 10 ms at least)
     drift          how far the clocks of client and server may run apart, as a fraction
     clock_step     by how many seconds a server's wall clock may jump forward during a lease
     replica_skew   how far the clocks of a primary and its replica may differ (failover)

@@ -38,7 +38,10 @@ class HoldfastError(Exception):
 
 
 class UsageError(HoldfastError, ValueError):
-    """An argument or a call that cannot be right. Raised before anything is sent."""
+    """An argument or a call that cannot be right. Raised before anything is sent.
+
+    One is found by the server only: a key of another type at the name of the lock.
+    """
 
 
 class Unavailable(HoldfastError):
@@ -125,9 +128,10 @@ class LockTimeout(Timeout):
 class LockLost(HoldfastError):
     """You held the lock and no longer do.
 
-    `reason` says how: "expired", "taken by <owner>", "released by force", "deleted",
-    "max_hold reached", or "held by another process" (after a fork). `result` is what a decorated
-    function had returned when the loss was noticed, so that finished work is not thrown away.
+    `reason` says how: "expired", "expired or deleted", "taken by <owner>", "released by force",
+    "max_hold reached", "replaced by another kind of value", or "held by another process" (after a
+    fork). `result` is what a decorated function had returned when the loss was noticed, so that
+    finished work is not thrown away.
     """
 
     def __init__(

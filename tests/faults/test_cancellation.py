@@ -24,7 +24,8 @@ from holdfast.core.runtime import run
 from holdfast.drivers.blocking import ThreadSignal
 from holdfast.locks.lock import CLAIM_MS
 from holdfast.server import Server
-from holdfast.wire.link import Link, LinkPool
+from holdfast.wire.link import Link
+from holdfast.wire.pool import LinkPool
 from tests.support.steps import CancelAt, InterruptAt
 
 Scenario = Callable[[holdfast.aio.Client, str], Coroutine[Any, Any, Any]]

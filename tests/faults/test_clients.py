@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from tests.support.topologies import make_certificates, tls_binary, tls_server
 
 
 def blocking_story(hf: holdfast.Client, name: str, raw: Any) -> None:
-    """Acquire, extend, wait, be woken, release: what must work with every client."""
+    """Acquire, extend, wait, be woken, release, look, force: what must work with every client."""
     hold = hf.lock(name, lease=5).acquire()
     hold.extend(20)
     assert hf.lock(name).try_acquire() is None
@@ -53,7 +54,19 @@ def blocking_story(hf: holdfast.Client, name: str, raw: Any) -> None:
     hold.release()
     thread.join()
     assert waits[0] < 0.45, "it was found by looking, not woken"
-    assert not raw.exists(name)
+    forced = hf.lock(name).acquire()
+    assert hf.lock(name).info().holder == hf.lock(name).force_release() == forced.owner
+    with pytest.raises(holdfast.LockLost, match="by force"):
+        forced.release()
+    assert is_gone(raw, name)
+
+
+def is_gone(raw: Any, name: str) -> bool:
+    """Whether the key is gone, or goes soon: of several nodes one may be told a little later."""
+    ends = time.monotonic() + 1.0
+    while raw.exists(name) and time.monotonic() < ends:
+        time.sleep(0.002)
+    return not raw.exists(name)
 
 
 async def asyncio_story(hf: holdfast.aio.Client, name: str, raw: Any) -> None:
@@ -70,7 +83,12 @@ async def asyncio_story(hf: holdfast.aio.Client, name: str, raw: Any) -> None:
     second = await task
     assert time.monotonic() - began < 0.45, "it was found by looking, not woken"
     await second.release()
-    assert not raw.exists(name)
+    forced = await hf.lock(name).acquire()
+    found = await hf.lock(name).info()
+    assert found.holder == await hf.lock(name).force_release() == forced.owner
+    with pytest.raises(holdfast.LockLost, match="by force"):
+        await forced.release()
+    assert await asyncio.to_thread(is_gone, raw, name)
 
 
 @pytest.mark.parametrize("library", [redis, valkey], ids=["redis-py", "valkey-py"])
@@ -214,26 +232,19 @@ def test_tls_works_and_is_verified(tmp_path: Path, name: str) -> None:
         raw.close()
 
 
-ACL = "+@connection +eval +evalsha +get +set +del +pttl +pexpire +time +zadd +zrem +zrange +zrank"
-ACL += " +zcard +zscore +hget +hset +hdel +publish +subscribe +exists"
+def documented_rule(page: str, name: str) -> list[str]:
+    """The ACL rule that a page prints, for locks whose names begin with `name`."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    (rule,) = re.findall(r"^ACL SETUSER app (on >secret [^`]*)```", text, re.MULTILINE)
+    return ["ACL", "SETUSER", "app", *rule.replace("order:", name).split()]
 
 
 def test_acl_users_need_the_documented_rights_only(binary: ServerBinary, name: str) -> None:
-    """A user with exactly the rights of docs/keys.md: everything works. Case 60."""
+    """A user with the rule of docs/keys.md as it is printed: everything works. Case 60."""
     with Server(binary) as server:
         admin = plain(server.url)
-        admin.execute_command(
-            "ACL",
-            "SETUSER",
-            "app",
-            "on",
-            ">s3cret",
-            f"~*{name}*",
-            "resetchannels",
-            "&holdfast:*",
-            *ACL.split(),
-        )
-        url = f"redis://app:s3cret@127.0.0.1:{server.port}/0"
+        admin.execute_command(*documented_rule("keys.md", name))
+        url = f"redis://app:secret@127.0.0.1:{server.port}/0"
         with holdfast.connect(url) as hf:
             blocking_story(hf, name, admin)
 
@@ -246,6 +257,29 @@ def test_acl_users_need_the_documented_rights_only(binary: ServerBinary, name: s
         with holdfast.connect(wrong) as hf, pytest.raises(holdfast.NodeError) as caught:
             hf.lock(name).acquire(wait=0)
         assert not caught.value.sent
+        assert not caught.value.transient
+        admin.close()
+
+
+def test_acl_users_of_several_primaries_need_the_documented_rights_only(
+    binary: ServerBinary, name: str
+) -> None:
+    """The same with the rule of docs/redlock.md, and its right to INFO. Cases 60, T55."""
+    with Server(binary) as one, Server(binary) as two, Server(binary) as three:
+        servers = [one, two, three]
+        for each in servers:
+            each.command(*documented_rule("redlock.md", name))
+        urls = [f"redis://app:secret@127.0.0.1:{each.port}/0" for each in servers]
+        admin = plain(one.url)
+        with holdfast.connect(urls) as hf:
+            assert set(hf.bootstrap().values()) == {None}
+            blocking_story(hf, name, admin)
+
+        async def main() -> None:
+            async with holdfast.aio.connect(urls) as hf:
+                await asyncio_story(hf, f"{name}-aio", admin)
+
+        asyncio.run(main())
         admin.close()
 
 

@@ -10,9 +10,10 @@ import redis
 import holdfast
 from holdfast.core.keys import aux
 from holdfast.core.script import Call
-from holdfast.locks.lock import INFO, Snapshot
+from holdfast.locks.info import INFO, Snapshot
 from holdfast.server import Server
-from holdfast.wire.link import Link, LinkPool
+from holdfast.wire.link import Link
+from holdfast.wire.pool import LinkPool
 from tests.support.kit import COLOURS, Deployment, Kit, plain
 
 OWN_KIT = True

@@ -17,7 +17,8 @@ import holdfast
 import holdfast.aio
 from holdfast.drivers.blocking import ThreadSignal
 from holdfast.drivers.fan_blocking import Fan
-from holdfast.wire.link import Link, LinkPool
+from holdfast.wire.link import Link
+from holdfast.wire.pool import LinkPool
 from tests.support.kit import Kit
 from tests.support.quorum import Quorum
 from tests.support.steps import CancelAt, InterruptAt

@@ -13,6 +13,7 @@ from holdfast.compat import _protocol
 from holdfast.core.script import Script
 from holdfast.drivers.common import INBOX_PREFIX
 from holdfast.locks import lock
+from holdfast.locks.redlock import node
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -103,14 +104,16 @@ def test_every_key_is_documented() -> None:
     assert INBOX_PREFIX in text
 
 
-def test_every_command_of_the_scripts_is_documented() -> None:
-    """docs/keys.md names each command that a script runs, so that its ACL rules are complete."""
-    text = (ROOT / "docs" / "keys.md").read_text().upper()
+@pytest.mark.parametrize(
+    ("page", "modules"), [("keys.md", (lock, _protocol)), ("redlock.md", (node,))]
+)
+def test_every_command_of_the_scripts_is_documented(
+    page: str, modules: tuple[ModuleType, ...]
+) -> None:
+    """Each page with an ACL rule names each command of its scripts, so that the rule is complete."""
+    text = (ROOT / "docs" / page).read_text().upper()
     scripts = [
-        value
-        for module in (lock, _protocol)
-        for value in vars(module).values()
-        if isinstance(value, Script)
+        value for module in modules for value in vars(module).values() if isinstance(value, Script)
     ]
     assert len(scripts) > 5
     commands = {

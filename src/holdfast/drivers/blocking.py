@@ -17,7 +17,8 @@ from ..core.runtime import run
 from ..core.script import Call
 from ..errors import HoldfastError, NodeError, UsageError
 from ..wire.endpoint import SETTLE_S, Endpoint
-from ..wire.link import Link, LinkPool, settle
+from ..wire.link import Link, settle
+from ..wire.pool import LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
 from .common import Common, Settings, Told, addressed, replicated, timed_out

@@ -144,6 +144,7 @@ def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
         return value
     if isinstance(confirmed, Exception) or int(confirmed) < wanted:
         got = confirmed if isinstance(confirmed, int) else 0
+        wanted = max(wanted, 1)  # "all", and ROLE was refused: at least one
         raise NotReplicated(
             f"{call.keys[0]!r}: {got} of {wanted} replicas confirmed the write"
             + (f" ({confirmed})" if isinstance(confirmed, Exception) else ""),

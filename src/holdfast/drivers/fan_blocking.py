@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.script import Call
 from ..errors import HoldfastError, NodeError
 from ..wire.endpoint import Endpoint
-from ..wire.link import Link, LinkPool
+from ..wire.link import Link
+from ..wire.pool import LinkPool
 from ..wire.replies import ReplyError, is_noscript, pack
 from ..wire.topology import Cluster, Deployment
 from .common import passed_over, timed_out

@@ -15,7 +15,8 @@ Costs         uncontended: 1 round trip to acquire, 1 to release. Waiting: 1 mor
 Keys          name             string  owner id; PX = lease + grace, or the claim window
               {name}:fence     string  largest fence granted, and behind a space the owner whose
                                        hold was last released by force; PX 24 h from each grant
-              {name}:queue     zset    waiting owners by ticket; PX = the longest patience
+              {name}:queue     zset    waiting owners by ticket; PX: until the last of them would be
+                                       taken for dead
               {name}:waiters   hash    w<owner>: deadline, last seen (server ms), key lifetime,
                                        inbox, next look; claim: who must claim its reservation;
                                        !<inbox>: when one of it failed to. PX like the queue
@@ -43,6 +44,7 @@ from ..core.runtime import Signal, run
 from ..core.script import Call, Script, text
 from ..errors import LockLost, LockTimeout, NodeError, QuorumError, UsageError
 from .hold import AsyncHold, Hold
+from .info import INFO, LockInfo
 from .terms import (
     UNSET,
     Kit,
@@ -72,7 +74,7 @@ local owner, claim_ms, fence_ms = ARGV[1], ARGV[#ARGV - 1], ARGV[#ARGV]
 """
 
 _KEEP = """
--- Keys live as long as the longest patience asked for; nothing shortens them.
+-- Keys live as long as the longest life asked for; nothing shortens them.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, string.format('%.0f', ms)) end
 end
@@ -346,73 +348,6 @@ return {1, holder, 0}
 )
 
 
-class LockInfo(msgspec.Struct, frozen=True):
-    """A lock as the server sees it, for people to look at: it may be different a moment later."""
-
-    name: str
-    holder: str | None
-    """Owner id of the holder (or of the waiter for which the lock is reserved); None if free."""
-    label: str
-    """The holder's label, if holdfast wrote the owner id and a label was given."""
-    expires_in: float | None
-    """Seconds until the key expires by itself; None if free, infinite if somebody set no TTL."""
-    fence: int
-    """The largest fence granted so far; 0 if none is known."""
-    waiting: int
-    """How many owners are queued."""
-    waiters: tuple[str, ...]
-    """The first hundred of them, in order."""
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """What one node says of a lock."""
-
-    holder: str | None
-    pttl: int
-    fence: int
-    waiting: int
-    waiters: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"held by {self.holder}" if self.holder else "free"
-
-    def info(self, name: str) -> LockInfo:
-        """The same in the words of the public face."""
-        parts = (self.holder or "").split(":", 3)
-        held_for = math.inf if self.pttl < 0 else self.pttl / 1000
-        return LockInfo(
-            name=name,
-            holder=self.holder,
-            label=parts[3] if len(parts) == 4 else "",
-            expires_in=None if self.holder is None else held_for,
-            fence=self.fence,
-            waiting=self.waiting,
-            waiters=self.waiters,
-        )
-
-
-def _snapshot(reply: Any) -> Snapshot:
-    holder, pttl, fence, waiting, waiters = reply
-    return Snapshot(
-        None if holder is None else text(holder),
-        int(pttl),
-        int(number) if (number := text(fence).partition(" ")[0]).isdecimal() else 0,
-        int(waiting),
-        tuple(map(text, waiters)),
-    )
-
-
-# ARGV: none -> {holder, PTTL, fence, how many wait, the first hundred}
-INFO: Final = Script(
-    "lock.info",
-    """
-return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('GET', KEYS[2]) or '0',
-  redis.call('ZCARD', KEYS[3]), redis.call('ZRANGE', KEYS[3], 0, 99)}
-""",
-    _snapshot,
-)
-
-
 _EXTRA: Final = (str(CLAIM_MS), str(FENCE_MS))
 
 
@@ -461,8 +396,8 @@ class AsyncLock(Pinned):
         """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
 
         Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
-        reached; in either case nothing is left behind. Without `wait` the lock's own holds.
-        One round trip if the lock is free.
+        reached (a majority of several primaries: QuorumError); in either case nothing is left
+        behind. Without `wait` the lock's own holds. One round trip if the lock is free.
         """
         patience = self._wait if isinstance(wait, Unset) else checked_wait(wait)
         began = self._kit.rt.now()
@@ -481,7 +416,8 @@ class AsyncLock(Pinned):
     async def try_acquire(self) -> AsyncHold | None:
         """Take the lock if it is free and nobody waits for it; None otherwise. One round trip.
 
-        Raises Unavailable if the server could not be reached.
+        Over several primaries only whether it is free counts. Raises Unavailable if the server, or
+        a majority of them, could not be reached.
         """
         got = await self._contend(self._kit.rt.token(self._label), 0.0)
         return got if isinstance(got, AsyncHold) else None
@@ -598,7 +534,10 @@ class AsyncLock(Pinned):
     # ── for people and for operators ───────────────────────────────────────────────────────────
 
     async def info(self) -> LockInfo:
-        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing."""
+        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing.
+
+        Over several primaries what a majority says; all of them are waited for.
+        """
         now = await self._kit.rt.call(Call(INFO, self._terms.keys, (), self._kit.timeout))
         return now.info(self.name)
 
@@ -606,7 +545,7 @@ class AsyncLock(Pinned):
         """Take the lock away from whoever holds it, for operators. Returns the owner id, or None.
 
         The next waiter gets it. The old holder learns of it at its next renewal, and its fence is
-        old at once. One round trip.
+        old at once. One round trip; over several primaries two, and the first waiter is told.
         """
         found = await self._kit.rt.call(
             Call(FORCE, self._terms.keys, ("", *_EXTRA), self._kit.timeout)
@@ -736,28 +675,32 @@ class Lock(Pinned):
         """Take the lock, waiting in line for at most `wait` seconds (None: without bound).
 
         Raises LockTimeout if it was not granted in time, Unavailable if the server could not be
-        reached; in either case nothing is left behind. Without `wait` the lock's own holds.
-        One round trip if the lock is free.
+        reached (a majority of several primaries: QuorumError); in either case nothing is left
+        behind. Without `wait` the lock's own holds. One round trip if the lock is free.
         """
         return Hold(run(self._lock.acquire(wait)))
 
     def try_acquire(self) -> Hold | None:
         """Take the lock if it is free and nobody waits for it; None otherwise. One round trip.
 
-        Raises Unavailable if the server could not be reached.
+        Over several primaries only whether it is free counts. Raises Unavailable if the server, or
+        a majority of them, could not be reached.
         """
         hold = run(self._lock.try_acquire())
         return None if hold is None else Hold(hold)
 
     def info(self) -> LockInfo:
-        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing."""
+        """Who holds the lock, for how long yet, and who waits. One round trip; changes nothing.
+
+        Over several primaries what a majority says; all of them are waited for.
+        """
         return run(self._lock.info())
 
     def force_release(self) -> str | None:
         """Take the lock away from whoever holds it, for operators. Returns the owner id, or None.
 
         The next waiter gets it. The old holder learns of it at its next renewal, and its fence is
-        old at once. One round trip.
+        old at once. One round trip; over several primaries two, and the first waiter is told.
         """
         return run(self._lock.force_release())
 

@@ -14,7 +14,8 @@ from ...core.runtime import Signal
 from ...core.script import Call, Script
 from ...errors import HoldfastError, QuorumError, UsageError
 from ..hold import AsyncHold
-from ..lock import FENCE_MS, AsyncLock, Busy, LockInfo, Snapshot
+from ..info import LockInfo, Snapshot
+from ..lock import FENCE_MS, AsyncLock, Busy
 from ..terms import Kit, Standing
 from .hold import AsyncRedhold, checked_life
 from .node import (
@@ -109,7 +110,7 @@ class AsyncRedlock(AsyncLock):
             if split:
                 # Several wanted it at once and nobody won. Whoever is first next time has a chance
                 # only if the others are late by more than a vote takes.
-                window = max(2 * took / NS_PER_S, 0.002) * (1 << min(lost, 7))
+                window = max(2 * took / NS_PER_S, 0.002) * (1 << min(lost, 10))
                 pause = rt.jitter(0.0, min(window, 0.5))
             else:
                 lost = 0

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from ...core.script import Script, text
-from ..lock import INFO as INFO_OF_ONE
-from ..lock import Snapshot
+from ..info import INFO as INFO_OF_ONE
+from ..info import Snapshot
 from ..terms import Standing
 
 GUARD_MS: Final = 365 * 24 * 3600 * 1000
@@ -174,7 +174,7 @@ else
 end
 promise(proposed, proposed, over, forced)
 redis.call('SET', lock, owner, 'PX', life)
-if redis.call('EXISTS', queue) == 0 then return {1, 0, 0, ''} end
+if redis.call('ZCARD', queue) == 0 then return {1, 0, 0, ''} end
 redis.call('ZREM', queue, me)
 -- Whoever is next is told when the lock ends by itself: nobody says so if its holder crashes.
 -- Somebody of another process, if there is one: that of the holder takes its own waiters with it.
@@ -207,7 +207,9 @@ if holder == owner then
   return {1, owner, 0}
 end
 local largest, taken, over, forced = promised()
-if holder or tonumber(mine) <= tonumber(over) then return {0, holder or '', forced == owner and 1 or 0} end
+if holder or tonumber(mine) <= tonumber(over) then
+  return {0, holder or '', forced == owner and 1 or 0}
+end
 -- No key: the node was not asked, or had no vote, or has forgotten. From now on it vouches for me;
 -- until now it did not, and I am told so. A larger number promised may be one that lost its vote.
 local why, ms = refusal(mine)
@@ -227,7 +229,7 @@ RELEASE: Final = Script(
     + _FENCE
     + _ANNOUNCE
     + """
-local waiting = redis.call('EXISTS', queue) == 1
+local waiting = redis.call('ZCARD', queue) > 0
 if waiting then redis.call('ZREM', queue, owner .. string.char(10) .. ARGV[4]) end
 local holder = redis.call('GET', lock)
 local mine, largest, taken, over, forced = ARGV[3], promised()
