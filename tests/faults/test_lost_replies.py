@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 import redis
 
 import holdfast
+import holdfast.aio
 from holdfast import events
 from holdfast.core.keys import aux
 from holdfast.locks.lock import CLAIM_MS
@@ -45,6 +47,46 @@ async def test_a_lost_reply_to_acquire_is_found_again(kit: Kit, proxy: Proxy) ->
     assert kit.owner() == hold.owner
     await hold.release()
     assert not kit.raw.exists(kit.name)
+
+
+@pytest.mark.parametrize("acks", [None, 1])
+async def test_an_acquire_that_a_frozen_server_reads_later_is_undone_behind_it(
+    kit: Kit, acks: int | None
+) -> None:
+    """Given up meanwhile: the undo follows it, and is not lost behind a WAIT. Cases 62, B2, T53."""
+    with Server() as own, plain(own.url) as raw:
+        hf = kit.connect(own.url, timeout=0.3)
+        await (await hf.lock(f"{kit.name}-warm").acquire()).release()
+        own.pause()
+        with pytest.raises(holdfast.NodeError):
+            await hf.lock(kit.name, acks=acks).acquire(wait=0.2)
+        own.resume()
+        await kit.sleep(0.5)  # WAIT, if it was sent, waits for a replica that is not there
+        assert raw.get(kit.name) is None, "it is taken, and nobody holds it"
+
+
+@pytest.mark.parametrize("acks", [None, 1])
+def test_a_cancelled_acquire_that_is_held_back_is_undone_behind_it(
+    server: Server, raw: redis.Redis, proxy: Proxy, name: str, acks: int | None
+) -> None:
+    """asyncio: the undo goes out on the same connection, also where WAIT needs its own. 62, B2."""
+
+    async def main() -> None:
+        for number in range(8):
+            async with holdfast.aio.connect(proxy.url, timeout=1) as hf:
+                await (await hf.lock(f"{name}-warm").acquire()).release()
+                proxy.hold("up")
+                task = asyncio.create_task(hf.lock(f"{name}-{number}", acks=acks).acquire())
+                await asyncio.sleep(0.05)
+                task.cancel()
+                await asyncio.sleep(0.1)
+                proxy.release("up")
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.sleep(0.2)
+            assert raw.get(f"{name}-{number}") is None, "it is taken, and nobody holds it"
+
+    asyncio.run(main())
 
 
 async def test_a_lost_reply_to_release_is_a_release(kit: Kit, proxy: Proxy) -> None:

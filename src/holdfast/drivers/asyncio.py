@@ -19,7 +19,17 @@ from ..wire.endpoint import SETTLE_S, Endpoint
 from ..wire.pipe import Pipe
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, addressed, epochs, passed_over, replicated, timed_out
+from .common import (
+    Common,
+    Settings,
+    addressed,
+    check_replicated,
+    connected_replicas,
+    epochs,
+    passed_over,
+    timed_out,
+    wait_ms,
+)
 from .fan_asyncio import Fan
 from .tasks import TaskScope, TaskSignal
 
@@ -111,7 +121,12 @@ class AsyncioRuntime(Common):
     def _gave_up(self, call: Call[Any], pipe: Pipe, error: NodeError) -> None:
         """An exchange failed. What is tied to it must follow it while the connection lives."""
         self.deployments[call.node].failed(pipe.endpoint)
-        if call.tied and error.sent and not call.final and not pipe.closed:
+        if error.sent and not call.final:
+            self._abandon(call, pipe)
+
+    def _abandon(self, call: Call[Any], pipe: Pipe) -> None:
+        """What is tied to this call goes out on its connection, if that lives."""
+        if call.tied and not pipe.closed:
             while len(self._abandoned) >= MOST_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
             self._abandoned[call.tied, call.node] = pipe
@@ -185,7 +200,12 @@ class AsyncioRuntime(Common):
         return refusal(call, endpoint.name, reply)
 
     async def _replicated(self, call: Call[T], deployment: Deployment) -> T:
-        """The call, and WAIT behind it on a connection of its own: WAIT blocks what follows it."""
+        """The call, then WAIT on a connection of its own: WAIT blocks what follows it.
+
+        Not both at once: an undo that follows the call on its connection would stand behind a WAIT,
+        and be dropped with it when the connection is closed.
+        """
+        ends = asyncio.get_running_loop().time() + call.timeout
         reply: Any = None
         for _ in range(MOST_REDIRECTS):
             endpoint = deployment.endpoint(call.keys) or await self._mapped(call, deployment)
@@ -194,13 +214,23 @@ class AsyncioRuntime(Common):
                 spare.pop()
             pipe = spare.pop() if spare else await self._connect(endpoint, deployment)
             try:
-                reply, wanted, confirmed = await self._write_and_wait(pipe, call)
-            except BaseException:
-                pipe.abort()
+                reply = await pipe.request(pack(call, pipe, whole=True), call.timeout)
+            except BaseException as error:
+                # Whether it acts is not known: the undo follows on this connection, nothing else.
+                if isinstance(error, NodeError):
+                    deployment.failed(endpoint)
+                self._abandon(call, pipe)
+                pipe.retire()
                 raise
-            spare.append(pipe)
             if not isinstance(reply, ReplyError):
-                return replicated(call, wanted, confirmed, reply)
+                value = call.script.parse(reply)
+                wrote = call.script.wrote(value)
+                found = await self._confirmed(pipe, call, ends) if wrote else None
+                spare.append(pipe)
+                if found is not None:
+                    check_replicated(call, *found)
+                return value
+            spare.append(pipe)
             hint = redirect(reply, endpoint.host)
             if not isinstance(deployment, Cluster) or not isinstance(hint, Redirect):
                 break
@@ -208,20 +238,21 @@ class AsyncioRuntime(Common):
         raise self._refused(deployment, call, reply)
 
     @staticmethod
-    async def _write_and_wait(pipe: Pipe, call: Call[Any]) -> tuple[Any, int, Any]:
-        wait_ms = str(max(1, int(call.timeout * 500)))
-        wanted = call.acks
-        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
-        # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
-        reply, confirmed = await asyncio.gather(
-            pipe.request(pack(call, pipe, whole=True), call.timeout),
-            pipe.request(second, call.timeout),
-        )
-        if wanted < 0 and not isinstance(confirmed, ReplyError):
-            # "all" means every replica connected now, and at least one: none at all is a shortfall.
-            wanted = max(1, len(confirmed[2]) if confirmed[0] == b"master" else 1)
-            confirmed = await pipe.request(command(b"WAIT", str(wanted), wait_ms), call.timeout)
-        return reply, wanted, confirmed
+    async def _confirmed(pipe: Pipe, call: Call[Any], ends: float) -> tuple[int, Any]:
+        """How many replicas shall have what was written, and what the server says of that."""
+        loop = asyncio.get_running_loop()
+
+        async def ask(*words: str) -> Any:
+            return await pipe.request(command(*words), max(0.001, ends - loop.time()))
+
+        try:
+            wanted, role = call.acks, await ask("ROLE") if call.acks < 0 else None
+            if role is not None and not isinstance(role, ReplyError):
+                wanted = connected_replicas(role)
+            return wanted, role if wanted < 0 else await ask("WAIT", str(wanted), wait_ms(call))
+        except BaseException:
+            pipe.abort()
+            raise
 
     # ── connections and topology ───────────────────────────────────────────────────────────────
 

@@ -21,7 +21,16 @@ from ..wire.link import Link, settle
 from ..wire.pool import LinkPool
 from ..wire.replies import Redirect, ReplyError, command, is_noscript, pack, redirect, refusal
 from ..wire.topology import MOST_REDIRECTS, Cluster, Deployment
-from .common import Common, Settings, Told, addressed, replicated, timed_out
+from .common import (
+    Common,
+    Settings,
+    Told,
+    addressed,
+    check_replicated,
+    connected_replicas,
+    timed_out,
+    wait_ms,
+)
 from .fan_blocking import Fan
 
 T = TypeVar("T")
@@ -164,21 +173,33 @@ class BlockingRuntime(Common):
     ) -> Any:
         pool = self._pool(endpoint)
         link = self._take(pool, call, deployment)
+        data = prefix + pack(call, link, whole=whole)
+        reply = self._ask(link, pool, deployment, call, data, 1 if prefix else 0)
+        pool.give(link)
+        return reply
+
+    def _ask(
+        self,
+        link: Link,
+        pool: LinkPool,
+        deployment: Deployment,
+        call: Call[Any],
+        data: bytes,
+        skip: int = 0,
+    ) -> Any:
+        """Send, and read the reply behind those that are still owed, and behind `skip` more."""
+        owed = link.owed
         try:
-            owed = link.owed
-            data = prefix + pack(call, link, whole=whole)
-            link.send(data, 2 if prefix else 1, call.timeout)
-            for _ in range(owed + (1 if prefix else 0)):
+            link.send(data, skip + 1, call.timeout)
+            for _ in range(owed + skip):
                 link.read(call.timeout)  # what an abandoned request, or ASKING, still had to say
-            reply = link.read(call.timeout)
+            return link.read(call.timeout)
         except NodeError as error:
             self._give_up(link, pool, deployment, call, error)
             raise
         except BaseException:
             self._give_up(link, pool, deployment, call, None)
             raise
-        pool.give(link)
-        return reply
 
     def _take(self, pool: LinkPool, call: Call[Any], deployment: Deployment) -> Link:
         link = pool.parked(call.tied) if call.tied else None
@@ -208,23 +229,26 @@ class BlockingRuntime(Common):
             deployment.failed(pool.endpoint)
 
     def _replicated(self, call: Call[T], deployment: Deployment) -> T:
-        """The call, and WAIT behind it on the same connection: WAIT speaks of that one only."""
+        """The call, then WAIT on the same connection: WAIT speaks of that one only.
+
+        Not both at once: an undo that follows the call on its connection would stand behind a WAIT,
+        and be dropped with it when the connection is closed.
+        """
+        ends = time.monotonic() + call.timeout
         reply: Any = None
         for _ in range(MOST_REDIRECTS):
             endpoint = deployment.endpoint(call.keys) or self._mapped(call, deployment)
             pool = self._pool(endpoint)
             link = self._take(pool, call, deployment)
-            try:
-                reply, wanted, confirmed = self._write_and_wait(link, call)
-            except NodeError as error:
-                self._give_up(link, pool, deployment, call, error)
-                raise
-            except BaseException:
-                self._give_up(link, pool, deployment, call, None)
-                raise
-            pool.give(link)
+            reply = self._ask(link, pool, deployment, call, pack(call, link, whole=True))
             if not isinstance(reply, ReplyError):
-                return replicated(call, wanted, confirmed, reply)
+                value = call.script.parse(reply)
+                found = self._confirmed(link, call, ends) if call.script.wrote(value) else None
+                pool.give(link)
+                if found is not None:
+                    check_replicated(call, *found)
+                return value
+            pool.give(link)
             hint = redirect(reply, endpoint.host)
             if not isinstance(deployment, Cluster) or not isinstance(hint, Redirect):
                 break
@@ -232,24 +256,21 @@ class BlockingRuntime(Common):
         raise self._refused(deployment, call, reply)
 
     @staticmethod
-    def _write_and_wait(link: Link, call: Call[Any]) -> tuple[Any, int, Any]:
-        ends = time.monotonic() + call.timeout
-        wait_ms = str(max(1, int(call.timeout * 500)))
-        wanted = call.acks
-        owed = link.owed
-        second = command(b"ROLE") if wanted < 0 else command(b"WAIT", str(wanted), wait_ms)
-        # EVAL, not EVALSHA: a NOSCRIPT would come back with a WAIT that waited for nothing.
-        link.send(pack(call, link, whole=True) + second, 2, call.timeout)
-        for _ in range(owed):
-            link.read(call.timeout)
-        reply = link.read(call.timeout)
-        confirmed = link.read(max(0.001, ends - time.monotonic()))
-        if wanted < 0 and not isinstance(confirmed, ReplyError):
-            # "all" means every replica connected now, and at least one: none at all is a shortfall.
-            wanted = max(1, len(confirmed[2]) if confirmed[0] == b"master" else 1)
-            link.send(command(b"WAIT", str(wanted), wait_ms), 1, call.timeout)
-            confirmed = link.read(max(0.001, ends - time.monotonic()))
-        return reply, wanted, confirmed
+    def _confirmed(link: Link, call: Call[Any], ends: float) -> tuple[int, Any]:
+        """How many replicas shall have what was written, and what the server says of that."""
+
+        def ask(*words: str) -> Any:
+            link.send(command(*words), 1, call.timeout)
+            return link.read(max(0.001, ends - time.monotonic()))
+
+        try:
+            wanted, role = call.acks, ask("ROLE") if call.acks < 0 else None
+            if role is not None and not isinstance(role, ReplyError):
+                wanted = connected_replicas(role)
+            return wanted, role if wanted < 0 else ask("WAIT", str(wanted), wait_ms(call))
+        except BaseException:
+            link.close()
+            raise
 
     # ── topology ───────────────────────────────────────────────────────────────────────────────
 

@@ -137,11 +137,18 @@ def passed_over(deployment: Deployment) -> NodeError:
     )
 
 
-def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
-    """The parsed reply of a call whose WAIT returned `confirmed`, or NotReplicated."""
-    value = call.script.parse(reply)
-    if not call.script.wrote(value):
-        return value
+def wait_ms(call: Call[Any]) -> str:
+    """How long WAIT may wait: half of the time, so that its answer comes back in the other half."""
+    return str(max(1, int(call.timeout * 500)))
+
+
+def connected_replicas(role: Any) -> int:
+    """All of them: every replica connected now, and at least one: none at all is a shortfall."""
+    return max(1, len(role[2]) if role[0] == b"master" else 1)
+
+
+def check_replicated(call: Call[Any], wanted: int, confirmed: Any) -> None:
+    """Raise NotReplicated unless `confirmed`, the answer to WAIT, is enough."""
     if isinstance(confirmed, Exception) or int(confirmed) < wanted:
         got = confirmed if isinstance(confirmed, int) else 0
         wanted = max(wanted, 1)  # "all", and ROLE was refused: at least one
@@ -152,7 +159,6 @@ def replicated(call: Call[T], wanted: int, confirmed: Any, reply: Any) -> T:
             got=got,
             name=call.keys[0],
         )
-    return value
 
 
 _runtimes: weakref.WeakSet[Common] = weakref.WeakSet()

@@ -146,7 +146,7 @@ class LinkPool:
             with self._mutex:
                 link = self._parked.pop(word, None)
             if link is not None:
-                link.close()
+                self.give_up(link)
 
     def take_overdue(self) -> list[Call[Any]]:
         """What waits for a connection; whoever takes it brings it along."""
