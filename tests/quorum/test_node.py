@@ -199,6 +199,26 @@ def test_a_renewal_never_shortens(one: Node) -> None:
     assert 80_000 < one.raw.pttl(one.name) <= 90_000
 
 
+def test_an_acquire_that_comes_late_does_not_shorten_what_was_extended(one: Node) -> None:
+    """Its reply was not waited for, and the hold was extended by another connection. Cases 43, B7."""
+    one.acquire("a", 100, life=10_000)
+    one.renew("a", 100, life=60_000)
+    assert one.acquire("a", 100, life=10_000).kind == GRANTED
+    assert one.raw.pttl(one.name) > 50_000
+
+
+def test_a_killed_process_with_many_waiters_is_passed_over_at_once(one: Node) -> None:
+    """Its inbox is asked once, and the first waiter of another process is told. Case T38."""
+    with one.raw.pubsub() as ears:
+        ears.subscribe(INBOX)
+        assert ears.get_message(timeout=5)
+        one.acquire("a", 100)
+        one.raw.zadd(one.keys[2], {f"dead-{n}\nholdfast:inbox:nobody": n for n in range(1, 400)})
+        one.acquire("alive", 101, patience=5000)
+        one.release("a", 100)
+        assert _next(ears) == b"alive"
+
+
 def test_who_came_first_is_told_and_dead_inboxes_are_passed_over(one: Node) -> None:
     """In the order in which they began to wait, measured without their clocks. Cases T38, T43."""
     with one.raw.pubsub() as ears:

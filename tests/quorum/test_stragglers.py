@@ -8,6 +8,7 @@ import time
 import pytest
 
 import holdfast
+from holdfast.core.keys import aux
 from tests.support.kit import Kit
 from tests.support.quorum import Quorum
 
@@ -165,3 +166,73 @@ async def test_a_release_reaches_a_slow_node_although_the_client_is_closed(
         assert time.monotonic() - began < 1.5
         quorum.nodes[2].resume()
         await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []])
+
+
+# ── connections that are lost, servers that are slower than others ─────────────────────────────
+
+
+@pytest.mark.quorum(3, timeout=0.3)
+async def test_a_hold_outlives_connections_that_vanished_silently(kit: Kit, quorum: Quorum) -> None:
+    """New ones work: renewals and acquires find them, whoever owns what. Cases 37, 44, B13."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls)
+    await kit.warm(hf, kit.name)
+    hold = await hf.lock(kit.name, lease=8, on_lost="ignore").acquire()
+    for proxy in quorum.proxies:
+        proxy.forget()
+    other = await hf.lock(f"{kit.name}-other").acquire(wait=10)
+    await other.release()
+    await kit.sleep(9)
+    hold.ensure()
+    await hold.release()
+    await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []], 8)
+
+
+@pytest.mark.quorum(3)
+async def test_a_node_that_is_slower_than_the_others_is_not_left_out_for_ever(
+    kit: Kit, quorum: Quorum
+) -> None:
+    """After one failure it is asked again, and steady traffic does not make it look silent. 50."""
+    quorum.through_proxies()
+    hf = kit.connect(quorum.urls)
+    await kit.warm(hf, kit.name)
+    quorum.proxies[2].delay(0.02, "down")
+    deployment = getattr(hf, "blocking", hf)._rt.deployments[2]
+    deployment.failed(None)
+    assert deployment.failures == 1
+    ends = time.monotonic() + 3.0
+    number = took_part = 0
+    while time.monotonic() < ends:
+        number += 1
+        name = f"{kit.name}-{number}"
+        hold = await hf.lock(name).acquire()
+        await hold.release()
+        await kit.sleep(0.012)
+        if time.monotonic() > ends - 1.0:
+            took_part += quorum.raws[2].exists(aux(f"{kit.name}-{number - 3}", "fence"))
+    assert deployment.failures == 0
+    assert took_part > 10, took_part
+
+
+@pytest.mark.quorum(3)
+async def test_closing_ends_an_acquire_that_is_under_way(kit: Kit, quorum: Quorum) -> None:
+    """Connecting, or waiting for nodes that failed before: an error soon, and no hang. Case 36."""
+    if kit.colour != "asyncio":
+        pytest.skip("in threads, close() while another thread asks is in test_clients.py")
+    quorum.through_proxies()
+    for prepared in ("connecting", "failed"):
+        hf = kit.connect(quorum.urls)
+        if prepared == "failed":
+            await kit.warm(hf, f"{kit.name}-warm")
+            for deployment in hf._rt.deployments:
+                deployment.failures = 1
+        for proxy in quorum.proxies:
+            proxy.hold("down")
+        flow = kit.spawn(hf.lock(kit.name).acquire(wait=5))
+        await kit.sleep(0.1)
+        await hf.close()
+        await kit.eventually(flow.done, 3)
+        with pytest.raises(holdfast.UsageError, match="closed"):
+            await flow.wait()
+        for proxy in quorum.proxies:
+            proxy.heal()

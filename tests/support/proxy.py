@@ -24,6 +24,7 @@ class _Pair:
         self.ends = client, server
         self.threads: list[threading.Thread] = []
         self.closed = False
+        self.gone = False
 
     def close(self, *, reset: bool = False) -> None:
         self.closed = True
@@ -47,7 +48,7 @@ class Proxy:
             proxy.release()
 
     `ways` is any of "up" (client to server) and "down" (server to client); none given means both.
-    What is set applies to existing and to new connections alike, until `heal()`. An end of stream
+    What is set, `forget()` apart, applies to existing and to new connections alike, until `heal()`. An end of stream
     travels like data: held or dropped, it does not reach the other side.
     """
 
@@ -102,6 +103,11 @@ class Proxy:
         """Make bytes vanish silently, as behind a broken link; connections stay open."""
         with self._changed:
             self._dropped.update(ways or BOTH)
+
+    def forget(self) -> None:
+        """Lose the open connections silently, as a router does that forgets them; new ones work."""
+        for pair in self._taken():
+            pair.gone = True
 
     def heal(self) -> None:
         """Forget every delay, hold, drop and `drop_next_reply`. It does not undo `refuse()`."""
@@ -233,6 +239,8 @@ class Proxy:
                 if not self._swallow_in:
                     pair.closed = True
                     return False
+            if pair.gone:
+                return False
             due = time.monotonic() + self._delay[way]
             while not (pair.closed or self._closed):
                 dropped = way in self._dropped

@@ -94,6 +94,16 @@ class Keeper:
         if start_renewals:
             self._start("holdfast-renewer", self._renewals, self._renew)
 
+    def moved(self, hold: Keepable) -> None:
+        """Its deadline may have come closer: a node turned out not to vouch."""
+        start = False
+        with self.guard:
+            if hold.active and hold.deadline < hold.loss_key:
+                self._losses.timers.discard(hold.loss_key, hold.ident)
+                start = self._plan_loss(hold, weakref.ref(hold))
+        if start:
+            self._start("holdfast-watcher", self._losses, self._watch)
+
     def forget(self, hold: Keepable) -> None:
         """Keep it no longer."""
         with self.guard:
@@ -222,6 +232,4 @@ class Keeper:
             with self.guard:
                 if hold.active:
                     self._plan_renewal(hold, ref)
-                    if hold.deadline < hold.loss_key:  # some nodes vouch no more
-                        self._losses.timers.discard(hold.loss_key, hold.ident)
-                        self._plan_loss(hold, ref)
+            self.moved(hold)

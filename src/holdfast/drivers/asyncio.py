@@ -7,6 +7,7 @@ next one (repeated `asyncio.run`); two running loops at once are refused.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -97,15 +98,19 @@ class AsyncioRuntime(Common):
         if call.acks:
             return await self._replicated(call, deployment)
         endpoint = deployment.endpoint(call.keys) or await self._mapped(call, deployment)
-        pipe = self._pipes.get(endpoint)
-        if call.tied and self._abandoned:
-            pipe = self._tied(call, endpoint, pipe)
-        if pipe is None or pipe.closed or (pipe.retired and not call.tied):
-            pipe = await self._open(endpoint, deployment)
+        pipe = self._tied(call, endpoint) if call.tied and self._abandoned else None
+        if pipe is None:
+            pipe = self._pipes.get(endpoint)
+            if pipe is None or pipe.closed or pipe.retired:
+                pipe = await self._open(endpoint, deployment)
         try:
             reply = await pipe.request(pack(call, pipe), call.timeout)
         except NodeError as error:
             self._gave_up(call, pipe, error)
+            raise
+        except asyncio.CancelledError:
+            if pipe.retired and not call.final:
+                self._abandon(call, pipe)
             raise
         if deployment.failures:
             deployment.answered()
@@ -113,10 +118,10 @@ class AsyncioRuntime(Common):
             reply = await self._insist(deployment, call, reply)
         return call.script.parse(reply)
 
-    def _tied(self, call: Call[Any], endpoint: Endpoint, pipe: Pipe | None) -> Pipe | None:
+    def _tied(self, call: Call[Any], endpoint: Endpoint) -> Pipe | None:
         """The connection on which an earlier call tied to the word is still under way."""
         kept = self._abandoned.pop((call.tied, call.node), None)
-        return kept if kept is not None and kept.endpoint is endpoint else pipe
+        return kept if kept is not None and kept.endpoint is endpoint and not kept.closed else None
 
     def _gave_up(self, call: Call[Any], pipe: Pipe, error: NodeError) -> None:
         """An exchange failed. What is tied to it must follow it while the connection lives."""
@@ -127,8 +132,9 @@ class AsyncioRuntime(Common):
     def _abandon(self, call: Call[Any], pipe: Pipe) -> None:
         """What is tied to this call goes out on its connection, if that lives."""
         if call.tied and not pipe.closed:
-            while len(self._abandoned) >= MOST_ABANDONED:
-                del self._abandoned[next(iter(self._abandoned))]
+            for key in list(itertools.islice(self._abandoned, 2)):  # the oldest
+                if self._abandoned[key].closed or len(self._abandoned) >= MOST_ABANDONED:
+                    del self._abandoned[key]
             self._abandoned[call.tied, call.node] = pipe
 
     async def fan_out(
@@ -267,7 +273,13 @@ class AsyncioRuntime(Common):
                 opening = self._opening[endpoint] = self._keep(self._connect(endpoint, deployment))
                 opening.add_done_callback(partial(self._opened, endpoint))
             # Shielded: the first caller's cancellation must not fail the others.
-            pipe = await asyncio.shield(opening)
+            try:
+                pipe = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if opening.cancelled() and (task is None or not task.cancelling()):
+                    raise UsageError("this client was closed while it connected") from None
+                raise
             if not pipe.closed:
                 return pipe
 
@@ -375,7 +387,8 @@ class AsyncioRuntime(Common):
             pipe.on_message, pipe.on_lost = self._message, partial(self._inbox_lost, node)
             await pipe.subscribe(self.inbox, self.settings.timeout)
         except NodeError as error:
-            deployment.failed(endpoint)
+            if error.transient:  # a missing right to the channel is no failure of the node
+                deployment.failed(endpoint)
             self.emit(InboxFailed(endpoint.name, self.inbox, str(error)))
             return False
         self._inboxes[node] = pipe

@@ -361,9 +361,10 @@ class BlockingRuntime(Common):
             reply = link.read(self.settings.timeout)
             if isinstance(reply, ReplyError):
                 link.close()
-                raise NodeError(f"{endpoint.name} refuses the inbox: {reply}")
+                raise NodeError(f"{endpoint.name} refuses the inbox: {reply}", transient=False)
         except NodeError as error:
-            deployment.failed(endpoint)
+            if error.transient:  # a missing right to the channel is no failure of the node
+                deployment.failed(endpoint)
             self.emit(InboxFailed(endpoint.name, self.inbox, str(error)))
             return None
         self._inboxes[node] = link

@@ -52,9 +52,10 @@ class Told:
         self._look_ms: int | None = None
 
     def tell(self, look_ms: int | None) -> None:
+        known = self._look_ms  # read once: another thread may ask meanwhile
         if look_ms is None:
             self._now = True
-        elif self._look_ms is None or look_ms < self._look_ms:
+        elif known is None or look_ms < known:
             self._look_ms = look_ms
 
     def told(self) -> int | None:

@@ -71,7 +71,7 @@ class Fan:
             endpoint = deployment.endpoint(call.keys)
             pipe = None if endpoint is None else rt._pipes.get(endpoint)
             ready = pipe is not None and not pipe.closed and not pipe.retired
-            if not ready or deployment.failures or (rt._abandoned and call.tied):
+            if not ready or deployment.failures or (call.tied, call.node) in rt._abandoned:
                 self._beside(place, rt._admitted(call))
                 continue
             assert pipe is not None, "it is ready"
@@ -92,12 +92,18 @@ class Fan:
             self._tasks.append(task)
 
     def _settled(self, place: int, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            error = task.exception()
-            if error is None:
-                self._take(place, task.result())
-            elif not self._decided.done():
-                self._decided.set_exception(error)
+        if task.cancelled():  # by us, when it was decided; or because the client is closed
+            name = self._rt.deployments[self._calls[place].node].name
+            gone = NodeError(
+                f"{name} was not waited for: the client is closed", node=name, sent=True
+            )
+            self._take(place, gone)
+            return
+        error = task.exception()
+        if error is None:
+            self._take(place, task.result())
+        elif not self._decided.done():
+            self._decided.set_exception(error)
 
     def _failed(self, place: int, pipe: Pipe, error: NodeError) -> None:
         call = self._calls[place]

@@ -112,6 +112,9 @@ class Fan:
         elif link is None:
             link = pool.ready(first.timeout, lambda: group.deployment.failed(pool.endpoint))
         if link is not None:
+            if link.heard:
+                link.heard = False
+                group.deployment.answered()
             self._send(group, link)
             return True
         if len(rt.deployments) == 1:
@@ -162,13 +165,13 @@ class Fan:
         """A thread: connect, and give the connection to the caller, or to who comes next."""
         found: Link | NodeError
         try:
-            found = Link(group.pool.endpoint, self._rt.settings.timeout)
-            _deliver(found, group.pool.take_overdue())
+            found = self._connected(group)
         except NodeError as error:
             group.deployment.failed(group.pool.endpoint)
             found = error
         finally:
             group.pool.opening.release()
+        self._bring_overdue(group)
         with self._guard:
             if not self._over:
                 self._arrived.append((group, found))
@@ -191,13 +194,25 @@ class Fan:
 
     def _bring(self, group: _Group) -> None:
         try:
-            link = Link(group.pool.endpoint, self._rt.settings.timeout)
+            self._deliver_late(group, self._connected(group))
         except NodeError:
             group.deployment.failed(group.pool.endpoint)
-        else:
-            self._deliver_late(group, link)
         finally:
             group.pool.opening.release()
+        self._bring_overdue(group)
+
+    def _connected(self, group: _Group) -> Link:
+        """A new connection, over which what waited for one has been brought already."""
+        link = Link(group.pool.endpoint, self._rt.settings.timeout)
+        _deliver(link, group.pool.take_overdue())
+        return link
+
+    def _bring_overdue(self, group: _Group) -> None:
+        """Something may have come to wait for a connection after the last opener had looked."""
+        pool = group.pool
+        if pool.overdue and not self._rt.closed and pool.opening.acquire(blocking=False):
+            nothing_of_its_own = _Group(group.deployment, pool)
+            self._rt._start("holdfast-opener", self._bring, nothing_of_its_own)
 
     def _deliver_late(self, group: _Group, link: Link) -> None:
         """The caller has gone on. What must reach the node reaches it now."""
@@ -251,11 +266,17 @@ class Fan:
             del self._reading[fileno]
             self._broke(group, error)
             return
-        for reply in replies:
-            if group.skip:
-                group.skip -= 1
-                continue
-            self._answer(group, link, group.due.popleft(), reply)
+        try:
+            for reply in replies:
+                if group.skip:
+                    group.skip -= 1
+                    continue
+                self._answer(group, link, group.due.popleft(), reply)
+        except NodeError as error:  # what it asked for again could not be sent
+            self._poll.unregister(fileno)
+            del self._reading[fileno]
+            self._broke(group, error)
+            return
         if not group.due:
             self._poll.unregister(fileno)
             del self._reading[fileno]

@@ -159,6 +159,7 @@ class AsyncHold(Pinned):
         for again in (True, False):  # once more after a lost reply: the script is absolute
             sent = kit.rt.now()
             answer = self._judge(sent, lease_ms, await self._ask_to_extend(lease_ms))
+            kit.keeper.moved(self)
             if isinstance(answer, HoldfastError):
                 if again and isinstance(answer, NodeError | QuorumError):
                     continue

@@ -33,6 +33,7 @@ class Link:
         "_timeout",
         "closed",
         "endpoint",
+        "heard",
         "known",
         "owed",
         "owes_since",
@@ -44,6 +45,8 @@ class Link:
         self.endpoint = endpoint
         self.closed = False
         self.owed = 0
+        # Whether replies came that nobody waited for: the server is alive, and nobody was told.
+        self.heard = False
         self.owes_since = 0.0
         self.run_id = ""
         self.known: set[str] = set()
@@ -86,6 +89,8 @@ class Link:
         """Write a request that will be answered by `replies` replies."""
         if timeout != self._timeout:
             self._set_timeout(timeout)
+        if not self.owed:
+            self.owes_since = time.monotonic()
         self.owed += replies  # before the write: interrupted half-way, it must not be reused
         try:
             self._sock.sendall(data)
@@ -128,6 +133,8 @@ class Link:
             if is_noscript(reply):  # whoever asked may be gone: the next one teaches it again
                 self.known.clear()
         self.owed -= len(replies)
+        if replies:  # a server that is always a little behind is not silent
+            self.heard, self.owes_since = True, time.monotonic()
         return replies
 
     def _read_tls(self) -> bytes:
@@ -194,7 +201,7 @@ class Link:
                 if pinged:
                     raise self._broken(error) from error
                 pinged = True
-                self._sock.sendall(command(b"PING"))
+                self.send(command(b"PING"), 0, PING_S)
                 continue
             except OSError as error:
                 raise self._broken(error) from error

@@ -169,7 +169,11 @@ class Pipe(asyncio.Protocol):
         if isinstance(reply, Exception):  # SUBSCRIBE refused, for want of a right to the channel
             if self._subscribing is not None and not self._subscribing.done():
                 self._subscribing.set_exception(
-                    NodeError(f"{self.endpoint.name} refuses the inbox: {reply}", sent=False)
+                    NodeError(
+                        f"{self.endpoint.name} refuses the inbox: {reply}",
+                        sent=False,
+                        transient=False,
+                    )
                 )
         elif reply[0] == b"message":
             if self.on_message is not None:

@@ -17,6 +17,7 @@ IDLE_MOST = 64
 RETIRED_MOST = 8
 MOST_OPENING = 8
 MOST_OVERDUE = 1024
+FAR_BEHIND_S = 0.05
 MOST_OWED = 64  # replies, to requests of 2 kB at most: less than what fills a connection's buffers
 
 
@@ -43,30 +44,40 @@ class LinkPool:
 
     def ready(self, timeout: float, on_silent: Callable[[], None] = lambda: None) -> Link | None:
         """An idle link that is still alive, or None. `on_silent` is told of one that is not."""
-        while True:
-            try:
-                link = self._idle.pop()
-            except IndexError:
-                return None
-            if link.owed:
-                if self._in_order(link, timeout, on_silent):
+        behind: list[Link] = []
+        try:
+            while True:
+                try:
+                    link = self._idle.pop()
+                except IndexError:
+                    return None
+                if link.owed:
+                    if not self._in_order(link, timeout, on_silent):
+                        self.give_up(link)
+                    elif link.owed < MOST_OWED:
+                        return link
+                    else:
+                        behind.append(link)  # alive, but slower than we ask: another one
+                elif not link.is_stale():
                     return link
-            elif not link.is_stale():
-                return link
-            self.give_up(link)
+                else:
+                    link.close()
+        finally:
+            self._idle.extendleft(behind)
 
     def _in_order(self, link: Link, timeout: float, on_silent: Callable[[], None]) -> bool:
-        """Read what came since from a link that owes; whether it may be used (again) now.
+        """Read what came since from a link that owes; False if it is broken or silent.
 
-        It may not if it owes for too long, or too much: the server is silent, or far behind.
+        A server that owes much and has said nothing for a moment is silent: more would only fill
+        the buffers.
         """
         try:
             link.read_ready()
         except NodeError:
             link.close()
             return False
-        late = link.owed and time.monotonic() - link.owes_since > timeout
-        if late or link.owed >= MOST_OWED:
+        patience = timeout if link.owed < MOST_OWED else min(timeout, FAR_BEHIND_S)
+        if link.owed and time.monotonic() - link.owes_since > patience:
             on_silent()
             return False
         return True
@@ -137,6 +148,9 @@ class LinkPool:
             link.read_ready()
         except NodeError:
             link.close()
+            return None
+        if link.owed and time.monotonic() - link.owes_since > RETIREMENT_S:
+            self.give_up(link)  # it may be dead: what follows shall not be lost with it
             return None
         return link
 

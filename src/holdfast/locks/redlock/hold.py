@@ -47,9 +47,10 @@ class AsyncRedhold(AsyncHold):
             *(str(kit.quarantine_ms), str(GUARD_MS)),
         )
         timeout = min(timeout, self._lock._exchange_s)
-        self._traces.begin()
+        self._traces.begin(self.fence)
+        # Not tied: numbers keep the order, and a connection that died must not be asked again.
         return [
-            Call(RENEW, terms.keys, args, timeout, node=node, tied=self._owner, identified=True)
+            Call(RENEW, terms.keys, args, timeout, node=node, identified=True)
             for node in range(self._lock._nodes)
         ]
 

@@ -133,7 +133,7 @@ class AsyncRedlock(AsyncLock):
                 *(str((sent - began) // 1000), rt.inbox),
                 *(str(kit.quarantine_ms), str(GUARD_MS)),
             )
-            traces.begin()
+            traces.begin(fence)
             answers = await rt.fan_out(
                 self._calls(ACQUIRE, args, identified=True), Tally(self._nodes, is_grant).add
             )
@@ -231,8 +231,10 @@ class AsyncRedlock(AsyncLock):
         await self._kit.rt.fan_out(calls, Tally(self._nodes, is_standing).add)
 
     async def _withdraw(self, owner: str) -> None:
-        traces = self._traces.pop(owner, None) or Traces(self._nodes, everywhere=True)
-        await self._give_back(owner, self._kit.ballots.latest, traces, stay=False)
+        traces = self._traces.pop(owner, None)
+        if traces is None:
+            traces = Traces(self._nodes, self._kit.ballots.latest, everywhere=True)
+        await self._give_back(owner, traces.fence, traces, stay=False)
 
     # ── for people and for operators ───────────────────────────────────────────────────────────
 

@@ -87,13 +87,15 @@ end
 # process, so the next one is told. Who is told leaves the queue, and is back with its next look.
 _ANNOUNCE = """
 local function announce()
-  for _ = 1, 100 do
-    local first = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not first then return end
+  local dead = {}
+  for _, first in ipairs(redis.call('ZRANGE', queue, 0, 4999)) do
     redis.call('ZREM', queue, first)
     local who, inbox = string.match(first, '^([^%c]*)%c(.*)$')
-    local heard = redis.pcall('PUBLISH', inbox, who)
-    if type(heard) ~= 'number' or heard > 0 then return end
+    if inbox and not dead[inbox] then
+      local heard = redis.pcall('PUBLISH', inbox, who)
+      if type(heard) ~= 'number' or heard > 0 then return end
+      dead[inbox] = true
+    end
   end
 end
 """
@@ -167,6 +169,9 @@ local largest, taken, over, forced = promised()
 if holder then
   -- Mine already: an earlier reply was lost, or an earlier vote. A larger fence is accepted anew.
   if tonumber(proposed) < tonumber(largest) then return {2, largest, 0, ''} end
+  -- What comes late must not shorten what was extended meanwhile.
+  local left = redis.call('PTTL', lock)
+  if left > tonumber(life) then life = left end
 else
   local why, ms = refusal(proposed)
   if why then return {why, ms, 0, ''} end

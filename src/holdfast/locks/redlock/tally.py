@@ -58,17 +58,20 @@ class Traces:
     may be anywhere: whoever is interrupted then must clean up everywhere.
     """
 
-    __slots__ = ("_may_be", "_under_way")
+    __slots__ = ("_may_be", "_under_way", "fence")
 
-    def __init__(self, nodes: int, *, everywhere: bool = False) -> None:
+    def __init__(self, nodes: int, fence: int = 0, *, everywhere: bool = False) -> None:
         self._may_be = [everywhere] * nodes
         self._under_way = 0
+        self.fence = fence
+        """The largest number that was proposed for this owner."""
 
     def may_be_on(self, node: int) -> bool:
         return self._under_way > 0 or self._may_be[node]
 
-    def begin(self) -> None:
-        """All nodes are about to be asked."""
+    def begin(self, fence: int) -> None:
+        """All nodes are about to be asked, under this number."""
+        self.fence = max(self.fence, fence)
         self._under_way += 1
 
     def end(self, answers: Sequence[object], leaves_nothing: Callable[[object], bool]) -> None:
