@@ -283,6 +283,68 @@ async def test_a_reservation_nobody_claims_is_passed_on_when_its_owner_leaves(ki
     await second.release()
 
 
+@one_primary
+async def test_a_woken_waiter_that_gives_up_passes_the_wake_on(kit: Kit) -> None:
+    """Told, and its time is over before it looks: the next has the lock at once. Case T34."""
+    hold = await kit.lock().acquire()
+    deaf = kit.connect()
+    _subscribe_elsewhere(getattr(deaf, "blocking", deaf))  # it will not hear that it is its turn
+    first = kit.spawn(deaf.lock(kit.name).acquire(wait=0.6))
+    await kit.eventually(lambda: queue(kit) == 1)
+    second = kit.spawn(kit.lock().acquire(wait=10))
+    await kit.eventually(lambda: queue(kit) == 2)
+    await kit.sleep(0.3)
+    began = time.monotonic()
+    await hold.release()
+    try:
+        got = await first.wait()
+    except holdfast.LockTimeout:
+        pass
+    else:
+        await got.release()  # its last look at the end of its time found the reservation
+    held = await second.wait()
+    assert time.monotonic() - began < 1.0
+    await held.release()
+
+
+async def test_what_happens_before_the_subscription_is_live_is_not_missed(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Released after the first look, and before anybody listens: looked again at once. 17, T25."""
+    hf = kit.connect()
+    runtime = getattr(hf, "blocking", hf)._rt
+    hold = await kit.lock().acquire()
+    opened = runtime._open_inboxes
+    in_between: list[float] = []
+
+    def release_now() -> None:
+        if not in_between:
+            in_between.append(time.monotonic())
+            if kit.deployment.members:
+                for raw in kit.raw.clients:
+                    raw.delete(kit.name)
+            else:
+                kit.raw.delete(kit.name)
+
+    if kit.colour == "asyncio":
+
+        async def opens() -> object:
+            release_now()
+            return await opened()
+    else:
+
+        def opens() -> object:  # type: ignore[misc]
+            release_now()
+            return opened()
+
+    monkeypatch.setattr(runtime, "_open_inboxes", opens)
+    held = await hf.lock(kit.name).acquire(wait=10)
+    assert in_between
+    assert time.monotonic() - in_between[0] < 0.4, "found by the next look"
+    await held.release()
+    await kit.end(hold)
+
+
 async def _leave(kit: Kit, owner: str) -> None:
     lock = kit.lock()
     protocol = lock if kit.colour == "asyncio" else lock.blocking._lock
@@ -338,3 +400,6 @@ async def test_a_thousand_names_use_few_connections(kit: Kit) -> None:
     for flow in flows:
         await (await flow.wait()).release()
     assert not client._rt._mailboxes
+    await kit.hf.close()
+    if kit.deployment.cluster is None:
+        await kit.eventually(lambda: dict(kit.raw.pubsub_numsub(inbox))[name] == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Callable
@@ -40,6 +41,9 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
         ({"lease": 0.0005}, "lease=0.0005 is too small"),
         ({"lease": 0.001}, "could never be believed"),
         ({"lease": timedelta(seconds=-1)}, "too small"),
+        ({"lease": 10**400}, "more than 60 digits is too large"),
+        ({"wait": float("inf")}, "None is without bound"),
+        ({"max_hold": float("inf")}, "None is without bound"),
         ({"lease": 3601}, "lease=3601 is too large: at most 3600 s"),
         ({"lease": 2**53}, "too large"),
         ({"lease": float("nan")}, "NaN"),
@@ -76,11 +80,42 @@ def test_a_bad_argument_is_refused_before_any_io(
 
 
 def test_waits_are_checked_where_they_are_given() -> None:
-    """`acquire(wait=)` and `extend(lease)` check like the lock itself. Case T23."""
+    """`acquire(wait=)` checks like the lock itself, in both faces, before anything is sent. T23."""
     lock = holdfast.connect(NOWHERE).lock("x")
-    for bad in (-1, float("nan"), "soon", True):
+    other = holdfast.aio.connect(NOWHERE).lock("x")
+    for bad in (-1, float("nan"), "soon", True, float("inf"), 10**400, 1e300):
         with pytest.raises(holdfast.UsageError):
             lock.acquire(wait=bad)  # type: ignore[arg-type]
+        with pytest.raises(holdfast.UsageError):
+            asyncio.run(other.acquire(wait=bad))  # type: ignore[arg-type]
+
+
+def test_extensions_and_timeouts_are_checked_where_they_are_given(
+    server: Server, name: str
+) -> None:
+    """`extend(lease)` and `lost.wait(timeout)`: refused, and the hold is as it was. Case T23."""
+    with holdfast.connect(server.url) as hf, hf.lock(name, lease=20, renew=False) as hold:
+        for bad in (0, -1, float("nan"), "soon", True, None, float("inf"), 10**400, 3601):
+            with pytest.raises(holdfast.UsageError):
+                hold.extend(bad)  # type: ignore[arg-type]
+            if bad not in {0, None, 3601, True}:
+                with pytest.raises(holdfast.UsageError):
+                    hold.lost.wait(bad)  # type: ignore[arg-type]
+        assert 19 < hold.remaining() < 20
+        assert hold.lost.wait(timedelta(milliseconds=1)) is False
+        assert int(server.command("PTTL", name)) > 19_000  # type: ignore[arg-type]
+
+
+def test_leases_and_waits_beyond_what_fits_into_32_bits_work(server: Server, name: str) -> None:
+    """30 days are more than 2^31 ms; a patience of 126 years is as good as none. Case T23."""
+    month = timedelta(days=30)
+    with (
+        holdfast.connect(server.url, max_lease=month) as hf,
+        hf.lock(name, lease=month, wait=4 * 10**9) as hold,
+    ):
+        assert int(server.command("PTTL", name)) > 2**31  # type: ignore[arg-type]
+        assert hf.lock(name).try_acquire() is None
+        assert hold.remaining() > 29 * 24 * 3600
 
 
 @pytest.mark.parametrize("lease", [0.004, 0.05, 1, 2.5, 3600, timedelta(minutes=5)])
@@ -138,7 +173,7 @@ def test_a_client_of_the_other_colour_is_refused() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"timeout": 0}, {"timeout": "2"}, {"drift": 0.6}, {"drift": -1}, {"max_lease": 0},
-     {"clock_step": -1}, {"replica_skew": float("nan")}],
+     {"clock_step": -1}, {"clock_step": float("inf")}, {"timeout": 10**400}, {"replica_skew": float("nan")}],
     ids=str,
 )  # fmt: skip
 def test_bad_settings_of_a_client_are_refused(options: dict[str, Any]) -> None:
@@ -190,3 +225,16 @@ def test_errors_are_what_their_users_catch() -> None:
     assert issubclass(errors.NodeError, errors.Unavailable)
     assert issubclass(errors.LockTimeout, TimeoutError)
     assert not issubclass(errors.LockLost, errors.LockTimeout)
+
+
+def test_options_of_a_url_may_contain_slashes() -> None:
+    """Certificates are files: the path of a query is not the path of the URL, for every scheme."""
+    for url in (
+        "rediss://h:1/0?ssl_ca_certs=/etc/ca.pem",
+        "rediss+cluster://h:1,h:2?ssl_ca_certs=/etc/ca.pem",
+        "rediss+cluster://h:1,h:2/0?ssl_ca_certs=/etc/ca.pem",
+        "rediss+sentinel://h:1,h:2/service/2?ssl_ca_certs=/etc/ca.pem",
+    ):
+        with holdfast.connect(url) as hf:
+            endpoint = hf._rt.deployments[0].seed  # type: ignore[attr-defined]
+            assert endpoint._kwargs["ssl_ca_certs"] == "/etc/ca.pem", url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import time
 from typing import Any
@@ -281,7 +282,8 @@ def test_the_loop_is_never_blocked(server: Server, name: str) -> None:
         done = True
         await ticking
         lags.sort()
-        assert lags[len(lags) // 2] < 0.05
+        # A blocking call anywhere would show here: looks are half a second apart.
+        assert lags[int(len(lags) * 0.99)] < 0.2
 
     run(server, body)
 
@@ -342,3 +344,61 @@ def test_cancelling_a_renewal_in_flight_is_harmless(
         assert hf._kit.keeper.kept() == 0
 
     run(server, body)
+
+
+def test_two_loops_of_one_process_exclude_each_other(server: Server, name: str) -> None:
+    """Two threads, a loop and a client in each: the second waits for the first. Case T20."""
+    inside: list[str] = []
+    overlaps: list[tuple[str, ...]] = []
+
+    def loop(who: str) -> None:
+        async def body(hf: holdfast.aio.Client) -> None:
+            for _ in range(20):
+                async with hf.lock(name, wait=20):
+                    inside.append(who)
+                    if len(inside) > 1:
+                        overlaps.append(tuple(inside))
+                    await asyncio.sleep(0.002)
+                    inside.remove(who)
+
+        run(server, body)
+
+    threads = [threading.Thread(target=loop, args=(who,)) for who in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert overlaps == []
+
+
+def test_what_an_operator_must_see_is_logged_as_a_warning(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loss, a renewal and a release that failed; what went well is not mentioned."""
+
+    async def body(hf: holdfast.aio.Client) -> None:
+        async with hf.lock(name):
+            pass
+        assert caplog.records == []
+        hold = await hf.lock(name, lease=0.6, on_lost="ignore").acquire()
+        await hf.lock(name).force_release()
+        await asyncio.sleep(0.4)
+        assert hold.is_lost()
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        run(server, body)
+    lost = [record for record in caplog.records if record.getMessage().startswith("lost ")]
+    assert [record.levelno for record in lost] == [logging.WARNING]
+    assert lost[0].__dict__["holdfast"]["reason"] == "released by force"
+    caplog.clear()
+    with Server() as own, caplog.at_level(logging.WARNING, "holdfast"):
+
+        async def silent(hf: holdfast.aio.Client) -> None:
+            async with hf.lock(name, lease=1.2, on_lost="ignore"):
+                own.kill()
+                await asyncio.sleep(0.8)
+
+        run(own, silent)
+    said = {record.getMessage().partition(" ")[0] for record in caplog.records}
+    assert {"renewalfailed", "releasefailed"} <= said, said

@@ -67,6 +67,18 @@ async def test_a_restarted_server_is_used_again_and_holds_are_lost(kit: Kit) -> 
     await second.release()
 
 
+async def test_a_restart_that_keeps_the_keys_is_invisible(kit: Kit) -> None:
+    """An append-only file: the hold goes on over the restart, and is renewed after it. Case 56."""
+    with Server(persistent=True) as own:
+        hf = kit.connect(own.url)
+        hold = await hf.lock(kit.name, lease=3).acquire()
+        own.restart()
+        await kit.sleep(3.5)
+        hold.ensure()
+        assert await hf.lock(kit.name).try_acquire() is None
+        await hold.release()
+
+
 async def test_waiters_survive_a_restart(kit: Kit) -> None:
     """The queue was lost with the server: waiters queue up again and are served. Case T33."""
     gone = await kit.lock(lease=20, on_lost="ignore").acquire()

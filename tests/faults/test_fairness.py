@@ -104,19 +104,26 @@ def test_everybody_gets_a_turn_when_every_message_is_lost(server: Server, name: 
     assert overlaps(reports) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_thousand_waiters_cost_few_commands(server: Server, raw: redis.Redis, name: str) -> None:
-    """One process, one held lock, 1,000 waiters: at most 50 scripts a second. Cases 25, T42."""
+    """One process, one held lock, 1,000 waiters: at most 50 scripts a second, at any time. 25, T42.
+
+    Over as long as the longest of their intervals: those far back look for the first time then.
+    """
 
     async def main() -> tuple[float, int, int]:
         async with holdfast.aio.connect(server.url) as hf:
             hold = await hf.lock(name).acquire()
-            tasks = [asyncio.create_task(hf.lock(name).acquire(wait=100)) for _ in range(1000)]
+            tasks = [asyncio.create_task(hf.lock(name).acquire(wait=200)) for _ in range(1000)]
             while raw.zcard(aux(name, "queue")) < 1000:
                 await asyncio.sleep(0.1)
             await asyncio.sleep(1)  # the second look after the inbox was opened
-            before, began = scripts(raw), time.monotonic()
-            await asyncio.sleep(10)
-            rate = (scripts(raw) - before) / (time.monotonic() - began)
+            rate = 0.0
+            for _ in range(8):
+                before, began = scripts(raw), time.monotonic()
+                await asyncio.sleep(10)
+                rate = max(rate, (scripts(raw) - before) / (time.monotonic() - began))
             waiting = int(raw.zcard(aux(name, "queue")))
             connections = sum(c["lib-name"].startswith("redis-py") for c in raw.client_list())
             for task in tasks:

@@ -97,6 +97,55 @@ def test_a_child_that_runs_out_of_the_block_releases_nothing(
             hold.ensure()
 
 
+ENDS_NORMALLY = """
+import asyncio, os, sys, time
+import holdfast, holdfast.aio
+
+def child_ends(pid):
+    _, status = os.waitpid(pid, 0)
+    print(status, end=" ", flush=True)
+
+with holdfast.connect(sys.argv[1]) as hf:
+    with hf.lock(sys.argv[2], lease=0.6) as hold:
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(0)  # leaves both blocks, and runs what runs at the end of an interpreter
+        child_ends(pid)
+        time.sleep(1)
+        hold.ensure()
+
+async def main():
+    async with holdfast.aio.connect(sys.argv[1]) as hf:
+        async with hf.lock(sys.argv[2], lease=0.6) as hold:
+            pid = os.fork()
+            if pid == 0:
+                assert hold.is_lost()
+                sys.exit(0)
+            child_ends(pid)
+            await asyncio.sleep(1)
+            hold.ensure()
+
+asyncio.run(main())
+print("parent", flush=True)
+"""
+
+
+def test_children_that_end_normally_leave_everything_to_the_parent(
+    server: Server, raw: redis.Redis, name: str
+) -> None:
+    """`sys.exit` inside both blocks, also inside a running loop: status 0, nothing released. 38."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", ENDS_NORMALLY, server.url, name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.stdout.split() == ["0", "0", "parent"], done.stdout + done.stderr
+    assert done.stderr == ""
+    assert not raw.exists(name)
+
+
 def test_a_child_may_use_the_client_and_gets_its_own_ids(
     server: Server, raw: redis.Redis, name: str
 ) -> None:

@@ -188,8 +188,7 @@ def test_a_server_with_a_password_counts_as_started() -> None:
 
 
 SUITE = """
-import pytest, holdfast
-from holdfast.testing import *
+import asyncio
 
 def test_a(holdfast_url, holdfast_server):
     assert holdfast_url == holdfast_server.url
@@ -204,9 +203,14 @@ def test_b(holdfast_url, holdfast_server):
 def test_c(holdfast_url, holdfast_server):
     assert holdfast_server.command("DBSIZE") == 0
 
-@pytest.mark.skipif(not hasattr(holdfast, "connect"), reason="needs the client")
-def test_d(holdfast_client, holdfast_aio_client):
-    assert holdfast_client is not holdfast_aio_client
+def test_d(holdfast_client, holdfast_aio_client, holdfast_server):
+    async def other():
+        async with holdfast_aio_client as client:
+            return await client.lock("x").try_acquire()
+
+    with holdfast_client.lock("x") as hold:
+        assert holdfast_server.command("GET", "x") == hold.owner
+        assert asyncio.run(other()) is None
 """
 
 
@@ -221,3 +225,4 @@ def test_the_pytest_plugin_gives_each_test_an_empty_running_server(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout

@@ -25,12 +25,19 @@ NS_PER_S = 1_000_000_000
 ROUNDING_NS = 2 * NS_PER_MS
 
 
-def seconds(value: object, what: str, *, least: float = 0.0, most: float = math.inf) -> float:
+# Longer than anybody waits; what is longer is a mistake, and overflows somewhere.
+LONGEST_S = 1e10
+
+
+def seconds(value: object, what: str, *, least: float = 0.0, most: float = LONGEST_S) -> float:
     """`value` as seconds between `least` and `most`, or a UsageError that names it and the fix."""
     if isinstance(value, timedelta):
         given = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        given = float(value)
+        try:
+            given = float(value)
+        except OverflowError:  # an int of more than 308 digits
+            given = math.inf if value > 0 else -math.inf
     else:
         raise UsageError(
             f"{what} must be seconds (int, float or timedelta), not {type(value).__name__}: "
@@ -39,10 +46,17 @@ def seconds(value: object, what: str, *, least: float = 0.0, most: float = math.
     if math.isnan(given):
         raise UsageError(f"{what} must be a number of seconds, not NaN")
     if given < least:
-        raise UsageError(f"{what}={value!r} is too small: at least {least:g} s")
+        raise UsageError(f"{what}={_shown(value)} is too small: at least {least:g} s")
     if given > most:
-        raise UsageError(f"{what}={value!r} is too large: at most {most:g} s")
+        unbounded = "; None is without bound" if what in {"wait", "timeout", "max_hold"} else ""
+        raise UsageError(f"{what}={_shown(value)} is too large: at most {most:g} s{unbounded}")
     return given
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of more than 60 digits"
+    return repr(value)
 
 
 def milliseconds(value: float) -> int:

@@ -413,7 +413,10 @@ class AsyncioRuntime(Common):
     # ── flows ──────────────────────────────────────────────────────────────────────────────────
 
     def me(self) -> object:
-        return asyncio.current_task()
+        try:
+            return asyncio.current_task()
+        except RuntimeError:  # a forked child, in a block that its parent's loop has entered
+            return None
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         # The loop keeps weak references only: a task that nobody holds may vanish in mid-air.
@@ -459,8 +462,10 @@ class AsyncioRuntime(Common):
         if self.closed:
             return
         self.closed = True
+        if self._loop is None:  # nothing was opened, or not in this process
+            return
         loop = asyncio.get_running_loop()
-        if self._loop is not None and self._loop is not loop:
+        if self._loop is not loop:
             for pipe in self._opened_pipes:
                 pipe.abort()
             return

@@ -17,7 +17,7 @@ from typing import Any, Final
 from ..core.compensate import compensate
 from ..core.events import Lost as LostEvent
 from ..core.events import Released, ReleaseFailed, RenewalFailed, Renewed
-from ..core.lease import NS_PER_S, Seconds
+from ..core.lease import NS_PER_S, Seconds, seconds
 from ..core.pinned import Pinned
 from ..core.runtime import Scope, Signal, run
 from ..core.script import Call
@@ -413,10 +413,11 @@ class AsyncLost:
         """Whether the hold is lost. Derived from the deadline, so it is never stale."""
         return self._hold.is_lost()
 
-    async def wait(self, timeout: float | None = None) -> bool:
+    async def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the hold is lost (True), released, or `timeout` seconds are over (False)."""
         hold, rt = self._hold, self._hold._kit.rt
-        ends = None if timeout is None else rt.now() + int(timeout * NS_PER_S)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        ends = None if limit is None else rt.now() + int(limit * NS_PER_S)
         signal = rt.signal()
         hold._watch(signal)
         while not hold.is_lost() and hold._state == HELD:
@@ -440,7 +441,7 @@ class Lost:
         """Whether the hold is lost. Derived from the deadline, so it is never stale."""
         return self._lost.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the hold is lost (True), released, or `timeout` seconds are over (False)."""
         return run(self._lost.wait(timeout))
 

@@ -244,7 +244,7 @@ local position, length = redis.call('ZRANK', queue, owner), redis.call('ZCARD', 
 -- that a thousand waiters together look about 40 times a second. Whoever becomes the next is told.
 local look = 500 + 250 * position
 -- Far back the times are spread, or all that queued together would look together.
-local most = math.max(50000, 50 * length) * (0.5 + 0.5 * position / length)
+local most = math.max(50000, 75 * length) * (0.5 + 0.5 * position / length)
 if look > most then look = math.floor(most) end
 if position < 8 then
   local left = redis.call('PTTL', lock)

@@ -98,10 +98,8 @@ def _hosts(
     base: str, rest: str, default_port: int, url: str
 ) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
     """`user:password@host:port,host:port/path?options`, of which urlsplit knows one host only."""
-    authority, slash, tail = rest.partition("/")
-    if not slash:
-        authority, mark, query = rest.partition("?")
-        tail = mark + query
+    where, _, query = rest.partition("?")  # first: its values may contain slashes
+    authority, _, path = where.partition("/")
     credentials, at, addresses = authority.rpartition("@")
     hosts: list[dict[str, Any]] = []
     for address in addresses.split(","):
@@ -113,7 +111,6 @@ def _hosts(
         if not parts.hostname:
             raise UsageError(f"{url!r} names no host; write host:port,host:port")
         hosts.append({"host": parts.hostname, "port": port})
-    path, _, query = tail.partition("?")
     # The client library knows which options there are, and of what type.
     parse: Any = redis.connection.parse_url
     options: dict[str, Any] = dict(

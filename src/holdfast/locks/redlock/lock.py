@@ -178,7 +178,8 @@ class AsyncRedlock(AsyncLock):
         holders = Counter(vote.holder for vote in taken) or Counter({"": 0})
         holder, count = holders.most_common(1)[0]
         position = min((vote.position for vote in taken), default=0)
-        look = min(500 + 250 * position, 50_000)
+        # Far back the times are spread, or all that queued together would look together.
+        look = min(500 + 250 * position, int(self._kit.rt.jitter(37_500, 75_000)))
         # The first waiters look when the lock may have ended, one after the other.
         if position < 8:
             look = min(look, free_in + 1 + 25 * position)
