@@ -20,6 +20,9 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
+import valkey.asyncio.cluster
+import valkey.asyncio.sentinel
+import valkey.sentinel
 
 import holdfast
 import holdfast.aio
@@ -89,6 +92,16 @@ async def asyncio_story(hf: holdfast.aio.Client, name: str, raw: Any) -> None:
     with pytest.raises(holdfast.LockLost, match="by force"):
         await forced.release()
     assert await asyncio.to_thread(is_gone, raw, name)
+
+
+def libraries(test: Any) -> Any:
+    """Both client libraries, with the ways of speaking that differ most."""
+    ways = [
+        pytest.param({"decode_responses": False, "protocol": 2}, id="bytes-resp2"),
+        pytest.param({"decode_responses": True, "protocol": 3}, id="decoded-resp3"),
+    ]
+    both = pytest.mark.parametrize("library", [redis, valkey], ids=["redis-py", "valkey-py"])
+    return both(pytest.mark.parametrize("options", ways)(test))
 
 
 @pytest.mark.parametrize("library", [redis, valkey], ids=["redis-py", "valkey-py"])
@@ -178,35 +191,47 @@ def test_embedded_starts_a_real_server_shared_in_the_process(name: str) -> None:
             pass
 
 
-def test_clients_made_by_sentinel_and_cluster_clients(fleet: Fleet, name: str) -> None:
-    """`master_for` and RedisCluster of either colour are accepted. Case 60."""
+@libraries
+def test_clients_made_by_sentinel(fleet: Fleet, name: str, library: Any, options: Any) -> None:
+    """`master_for` of either library and colour, however it decodes and speaks. Case 60."""
     pair = fleet.get("sentinel").sentinel
     raw = fleet.get("sentinel").raw()
-    made = redis.sentinel.Sentinel(pair.sentinels).master_for(pair.name)
+    made = library.sentinel.Sentinel(pair.sentinels).master_for(pair.name, **options)
     with holdfast.connect(made) as hf:
         blocking_story(hf, name, raw)
-    host, port = "127.0.0.1", fleet.get("cluster").cluster.nodes[0].port
-    cluster_raw = fleet.get("cluster").raw()
-    with redis.RedisCluster(host=host, port=port) as lent, holdfast.connect(lent) as hf:
-        blocking_story(hf, name, cluster_raw)
 
     async def main() -> None:
-        sentinel = redis.asyncio.sentinel.Sentinel(pair.sentinels)
-        primary = sentinel.master_for(pair.name)
+        sentinel = library.asyncio.sentinel.Sentinel(pair.sentinels)
+        primary = sentinel.master_for(pair.name, **options)
         async with holdfast.aio.connect(primary) as hf:
             await asyncio_story(hf, f"{name}-aio", raw)
         await primary.aclose()
         for client in sentinel.sentinels:
             await client.aclose()
-        lent = redis.asyncio.cluster.RedisCluster(host=host, port=port)
-        async with holdfast.aio.connect(lent) as hf:
-            await asyncio_story(hf, f"{name}-aio", cluster_raw)
-        await lent.aclose()
 
     asyncio.run(main())
     made.close()
     raw.close()
-    cluster_raw.close()
+
+
+@libraries
+def test_clients_of_a_cluster(fleet: Fleet, name: str, library: Any, options: Any) -> None:
+    """The cluster clients of either library and colour, however they decode and speak. 59, 60."""
+    deployment = fleet.get("cluster")
+    where = {"host": "127.0.0.1", "port": deployment.cluster.nodes[0].port, **options}
+    raw = deployment.raw()
+    kind = "RedisCluster" if library is redis else "ValkeyCluster"
+    with getattr(library, kind)(**where) as lent, holdfast.connect(lent) as hf:
+        blocking_story(hf, name, raw)
+
+    async def main() -> None:
+        lent = getattr(library.asyncio.cluster, kind)(**where)
+        async with holdfast.aio.connect(lent) as hf:
+            await asyncio_story(hf, f"{name}-aio", raw)
+        await lent.aclose()
+
+    asyncio.run(main())
+    raw.close()
 
 
 def test_tls_works_and_is_verified(tmp_path: Path, name: str) -> None:
@@ -226,6 +251,12 @@ def test_tls_works_and_is_verified(tmp_path: Path, name: str) -> None:
                 await asyncio_story(hf, f"{name}-aio", raw)
 
         asyncio.run(main())
+        for library in (redis, valkey):  # and a client of the user's, with the same certificate
+            kind = "Redis" if library is redis else "Valkey"
+            lent = getattr(library, kind)(port=server.port, ssl=True, ssl_ca_certs=str(certs.ca))
+            with holdfast.connect(lent) as hf:
+                blocking_story(hf, f"{name}-{kind}", raw)
+            lent.close()
         with holdfast.connect(server.url) as hf, pytest.raises(holdfast.NodeError) as caught:
             hf.lock(name).acquire(wait=0)
         assert not caught.value.sent
