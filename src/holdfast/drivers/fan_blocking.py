@@ -291,7 +291,7 @@ class Fan:
             self.again.append(place)
         elif is_noscript(reply) and not self._over:
             group.due.append(place)
-            link.write(pack(call, link, whole=True), 1)
+            link.write(pack(call, link), 1)  # whole, the first of them: the link forgot it
         else:
             error = self._rt._refused(group.deployment, call, reply)
             assert isinstance(error, HoldfastError)

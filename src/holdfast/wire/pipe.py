@@ -20,6 +20,7 @@ from .endpoint import RETIREMENT_S, Endpoint
 from .replies import command, run_id
 
 SILENCE_S = 0.2
+SWEEP_S = 0.01  # thousands may be due one after the other: not a look at all of them for each
 
 
 class Awaiter(Protocol):
@@ -196,22 +197,23 @@ class Pipe(asyncio.Protocol):
     def _sweep(self) -> None:
         self._sweeper = None
         now = self._loop.time()
-        silent = False
+        silent: NodeError | None = None
         earliest = None
         for future, deadline in zip(self._in_flight, self._deadlines, strict=True):
             if deadline > now:
                 earliest = deadline if earliest is None else min(earliest, deadline)
             elif not future.done():
-                silent = True
-                error = self._lost("did not answer in time", sent=True)
-                error.__cause__ = TimeoutError()
-                future.set_exception(error)
+                # Each task has an error of its own; those that only note it share one.
+                if silent is None or isinstance(future, asyncio.Future):
+                    silent = self._lost("did not answer in time", sent=True)
+                    silent.__cause__ = TimeoutError()
+                future.set_exception(silent)
         # Answers are due and nothing at all has come since they were asked for: the connection is
         # dead, or the server is frozen. New work shall not queue up behind it.
-        if silent and now - self._heard_at > SILENCE_S:
+        if silent is not None and now - self._heard_at > SILENCE_S:
             self.retire()
         if earliest is not None:
-            self._schedule(earliest)
+            self._schedule(max(earliest, now + SWEEP_S))
 
     def owes(self) -> bool:
         """Whether the server has requests to answer yet, whether or not anybody waits for that."""
