@@ -20,6 +20,7 @@ def queue(kit: Kit) -> int:
     return int(kit.raw.zcard(aux(kit.name, "queue")))
 
 
+@one_primary
 async def test_waiters_are_served_in_the_order_they_came(kit: Kit) -> None:
     """First in, first out over several waiters; nobody barges in between. Case 16."""
     hold = await kit.lock().acquire()
