@@ -267,6 +267,7 @@ async def test_keys_that_are_missing_or_strange_on_a_node_do_no_harm(
     quorum.raws[0].delete(aux(kit.name, "fence"), aux(kit.name, "queue"))
     await hold.extend(30)
     await hold.release()
+    await kit.eventually(lambda: quorum.left(kit.name) == [[], [], []])  # told everywhere
     quorum.raws[0].delete(aux(kit.name, "fence"))
     quorum.raws[0].hset(aux(kit.name, "fence"), "what", "is this")
     quorum.raws[0].pexpire(aux(kit.name, "fence"), 60_000)
