@@ -174,7 +174,7 @@ async def test_the_last_look_is_at_the_deadline(kit: Kit) -> None:
 
 
 async def test_a_stated_wait_never_ends_at_once(kit: Kit) -> None:
-    """A wait of 7.5 s on a held lock is still waiting after the first looks. Cases 48, T32."""
+    """A wait of 7.5 s on a held lock is still waiting after the first looks. Case T32."""
     hold = await kit.lock().acquire()
     waiting = kit.spawn(kit.lock().acquire(wait=7.5))
     await kit.sleep(1.2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -467,3 +469,67 @@ def test_a_callback_that_raises_does_not_stop_the_keeper(server: Server, name: s
         well.release()
         assert sick.lost.is_set()
         collected.append(sick.ensure)
+
+
+OPTIMISED = """
+import signal, sys
+import holdfast
+
+assert False, "asserts are off"
+before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+with holdfast.connect(sys.argv[1]) as hf:
+    for bad in ({"lease": 0}, {"wait": -1}, {"acks": 0}, {"on_lost": "shout"}):
+        try:
+            hf.lock("x", **bad)
+        except holdfast.UsageError:
+            print("refused", end=" ")
+    with hf.lock(sys.argv[2]) as hold:
+        print(hf.lock(sys.argv[2]).try_acquire(), hold.remaining() > 29, end=" ")
+    lost = hf.lock(sys.argv[2], lease=0.2, renew=False, on_lost="ignore").acquire()
+    print(lost.lost.wait(2), end=" ")
+after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+print(before == after)
+"""
+
+
+def test_nothing_depends_on_asserts_and_no_signal_is_touched(server: Server, name: str) -> None:
+    """Under `python -O` all guards stand; a loss raises no KeyboardInterrupt of ours. 23, 48."""
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", OPTIMISED, server.url, name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.stdout.split() == [*["refused"] * 4, "None", "True", "True", "True"], done.stderr
+
+
+def test_holds_that_come_and_go_in_many_threads_leave_the_keeper_empty(
+    server: Server, name: str
+) -> None:
+    """Added and forgotten from eight threads at once, while renewals run: the table agrees. T15."""
+    failed: list[BaseException] = []
+    with holdfast.connect(server.url) as hf:
+
+        def churn(number: int) -> None:
+            try:
+                for turn in range(150):
+                    held = [hf.lock(f"{name}-{number}-{n}", lease=0.5).acquire() for n in range(4)]
+                    if turn % 50 == 0:
+                        time.sleep(0.3)
+                    for hold in held:
+                        hold.release()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=churn, args=(number,)) for number in range(8)]
+        kept = hf.lock(f"{name}-kept", lease=0.5).acquire()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(50)
+        assert failed == []
+        kept.ensure()
+        assert hf._kit.keeper.kept() == 1
+        kept.release()
+        assert hf._kit.keeper.kept() == 0

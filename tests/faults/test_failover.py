@@ -79,6 +79,22 @@ async def test_a_restart_that_keeps_the_keys_is_invisible(kit: Kit) -> None:
         await hold.release()
 
 
+async def test_after_an_outage_longer_than_the_lease_a_new_hold_is_renewed(kit: Kit) -> None:
+    """The old one is lost, and the keeper goes on for the next: held over several leases. T07."""
+    with Server() as own:
+        hf = kit.connect(own.url, timeout=0.3)
+        lost = await hf.lock(kit.name, lease=0.8, on_lost="ignore").acquire()
+        own.pause()
+        await kit.sleep(1.5)
+        assert lost.is_lost()
+        own.resume()
+        hold = await hf.lock(kit.name, lease=0.8).acquire(wait=5)
+        await kit.sleep(2.5)
+        hold.ensure()
+        await hold.release()
+        await kit.end(lost)
+
+
 async def test_waiters_survive_a_restart(kit: Kit) -> None:
     """The queue was lost with the server: waiters queue up again and are served. Case T33."""
     gone = await kit.lock(lease=20, on_lost="ignore").acquire()
