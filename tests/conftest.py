@@ -88,7 +88,7 @@ DEPLOYMENTS = [
 ]
 # Several primaries: of as many kinds of server as there are, one after the other. Tests of what
 # every lock does run there as well; those that look into the fair lock's own keys do not.
-QUORUMS = ["quorum-3", "quorum-5"]
+QUORUMS = ["quorum-3"]
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kit" in metafunc.fixturenames and not getattr(metafunc.module, "OWN_KIT", False):
         only = metafunc.definition.get_closest_marker("deployments")
         labels = [
-            label for label in [*DEPLOYMENTS, "quorum-3"] if only is None or only.args[0](label)
+            label for label in [*DEPLOYMENTS, *QUORUMS] if only is None or only.args[0](label)
         ]
         grid = [(colour, label) for label in labels for colour in COLOURS]
         metafunc.parametrize("kit", grid, indirect=True, ids=[f"{c}-{d}" for c, d in grid])

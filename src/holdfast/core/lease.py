@@ -48,7 +48,7 @@ def seconds(value: object, what: str, *, least: float = 0.0, most: float = LONGE
     if given < least:
         raise UsageError(f"{what}={_shown(value)} is too small: at least {least:g} s")
     if given > most:
-        unbounded = "; None is without bound" if what in {"wait", "timeout", "max_hold"} else ""
+        unbounded = "; None is without bound" if what in {"wait", "max_hold"} else ""
         raise UsageError(f"{what}={_shown(value)} is too large: at most {most:g} s{unbounded}")
     return given
 

@@ -144,7 +144,7 @@ def wait_ms(call: Call[Any]) -> str:
 
 
 def connected_replicas(role: Any) -> int:
-    """All of them: every replica connected now, and at least one: none at all is a shortfall."""
+    """What "all" means: every replica connected now, and at least one, or none would do."""
     return max(1, len(role[2]) if role[0] == b"master" else 1)
 
 
